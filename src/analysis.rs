@@ -25,6 +25,7 @@
 //! | [`why`] | What keeps the memory alive, and what would be freed with it? |
 //! | [`report`] | What is left, by call site, kind, device, thread …? |
 //! | [`profile`] | Which stacks requested the memory, as a tree or for other tools? |
+//! | `preorder` | In which order is a tree printed? |
 //! | [`phases`] | What did each phase of the program hold, allocate and leave behind? |
 //! | [`program`] | Which program is this, so that different ones are not compared? |
 //! | [`pairing`] | Which call site of one snapshot is which of another? |
@@ -60,6 +61,7 @@ pub mod over_time;
 pub mod pairing;
 pub mod phases;
 pub mod points;
+mod preorder;
 pub mod profile;
 pub mod program;
 pub mod report;

@@ -195,10 +195,8 @@ impl Facts {
         let rows = groups.listed().chain(&objects).map(|group| {
             let (kind, stack) = (group.call.kind, stacks.get(group.stack));
             let key = Key {
-                exact: stack.site_fingerprint,
-                loose: stack.loose_site_fingerprint,
-                line: stack.site().and_then(|site| site.line),
                 pool: is_pool(kind, stack.pool),
+                ..Key::of_call_site(stack)
             };
             let is_object = kind.place() == Place::Object;
             let known = facts.sites.find(key);

@@ -87,12 +87,7 @@ const PROTO: u8 = 0x80;
 pub fn read(input: &[u8]) -> Result<Pickle<'_>, Error> {
     let mut machine = Machine {
         input,
-        at: 0,
-        values: Vec::new(),
-        stack: Vec::new(),
-        marks: Vec::new(),
-        memo: HashMap::new(),
-        memoized: 0,
+        ..Machine::default()
     };
     loop {
         if let Some(root) = machine.step()? {
@@ -157,6 +152,7 @@ impl<'i> Pickle<'i> {
     }
 }
 
+#[derive(Default)]
 struct Machine<'i> {
     input: &'i [u8],
     at: usize,

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::analysis::estimate::{Errors, sampled};
 use crate::analysis::filter::{Filter, only_objects};
+use crate::analysis::groups::Groups;
 use crate::analysis::opaque::OpaquePool;
 use crate::analysis::pairing::{Key, pair};
 use crate::analysis::program::Program;
@@ -142,10 +143,11 @@ pub struct Totals {
 impl<'a> Diff<'a> {
     pub fn of(before: &'a Snapshot, after: &'a Snapshot, options: &Options) -> Diff<'a> {
         let same_process = same_process(before, after);
-        let (old, new) = (side_rows(before, options), side_rows(after, options));
-        let bare = [(before, old.bare), (after, new.bare)];
+        let side_rows = |side| RowsOfKinds::of(side, &CallStacks::of(side), &options.filter, options.by);
+        let (old, new) = (side_rows(before), side_rows(after));
+        let bare = [(before, &old.groups), (after, &new.groups)].map(|(side, groups)| (side, is_bare(side, groups)));
         let opaque_pools = new.opaque_pools;
-        let mut rows = compared(old.rows, new.rows, !same_process);
+        let mut rows = compared(keyed(old.rows, options.by), keyed(new.rows, options.by), !same_process);
         let totals = totals(&rows, [old.total, new.total]);
         let change = |row: &DiffRow| match options.sort {
             Sort::Count => (row.count_delta.abs(), row.bytes_delta.abs(), row.after.bytes),
@@ -190,35 +192,18 @@ impl<'a> Diff<'a> {
     }
 }
 
-/// What is compared of a snapshot.
-struct SideRows<'a> {
-    rows: Vec<(Key, Row<'a>)>,
-    total: (Tally, Option<Errors>),
-    opaque_pools: Vec<OpaquePool>,
-    /// The stacks have no names at all.
-    bare: bool,
-}
-
-fn side_rows<'a>(snapshot: &'a Snapshot, options: &Options) -> SideRows<'a> {
-    let stacks = CallStacks::of(snapshot);
-    let RowsOfKinds {
-        rows,
-        total,
-        groups,
-        opaque_pools,
-    } = RowsOfKinds::of(snapshot, &stacks, &options.filter, options.by);
+/// Whether the stacks have no names at all.
+fn is_bare(snapshot: &Snapshot, groups: &Groups) -> bool {
     let is_bare = |stack: usize| {
         let frames = &snapshot.stacks[stack].frames;
         !frames.is_empty() && frames.iter().all(|&frame| snapshot.locations[frame].symbols.is_empty())
     };
     let mut known = groups.all.iter().filter_map(|group| group.stack).peekable();
-    let bare = known.peek().is_some() && known.all(is_bare);
-    SideRows {
-        rows: rows.into_iter().map(|row| (Key::by(options.by, &row), row)).collect(),
-        total,
-        opaque_pools,
-        bare,
-    }
+    known.peek().is_some() && known.all(is_bare)
+}
+
+fn keyed<'a>(rows: Vec<Row<'a>>, by: By) -> Vec<(Key, Row<'a>)> {
+    rows.into_iter().map(|row| (Key::by(by, &row), row)).collect()
 }
 
 /// The rows of both sides. `moved`: lines of code may have, which they cannot within one process.

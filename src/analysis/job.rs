@@ -1,13 +1,13 @@
 //! A job: what its processes hold, by process and by call site, and which of them differ from the others.
 //!
 //! ```text
-//! snapshot of a process ─► sites.rs ───────► population.rs ──► spread.rs ─────► outliers.rs ──► JobReport
-//!                          bytes per call     groups that       values of each    who stands out
-//!                          site and stack    do the same work   site              (names.rs: a sentence)
+//! snapshot of a process ─► sites.rs ───────► population.rs ──► parallel.rs ───────► outliers.rs ──► JobReport
+//!                          bytes per call     values of each    groups that do       who stands out
+//!                          site and stack     site              the same work        (names.rs: a sentence)
 //! ```
 //!
-//! Processes are added one at a time, in any order, and nothing of a process is kept but its row and its part of each
-//! [`spread::Spread`], so the memory that a job needs depends on its call sites and hardly on its processes. The result does not
+//! Processes are added one at a time, in any order, and nothing of a process is kept but its row and what it holds at each call site
+//! through each stack, in 24 bytes, or in none where the process before it holds as much. The result does not
 //! depend on the order, unless a program has more than [`population::SITES_MAX`] call sites: those that come first keep their names. Only
 //! like is compared with like: processes of the same [`Program`], and of the same group if their launcher names groups.
 //!
@@ -32,11 +32,11 @@ pub mod parallel;
 pub mod population;
 pub mod shared;
 pub mod sites;
-pub mod spread;
 pub mod trend;
 pub mod why;
 
-use outliers::{Example, Outliers};
+use outliers::Example;
+use parallel::Judged;
 use population::Population;
 use shared::{Shared, SharedRow};
 use sites::{ProcessSums, Site, Sites};
@@ -96,7 +96,7 @@ impl Job {
         let mut differing = Vec::new();
         for population in &mut self.populations {
             beyond.join(population.beyond);
-            let judgement = population.judge(sites, &self.rows, options.filter.is_empty());
+            let judgement = population.judge(sites, &self.rows, options);
             rows.extend(judgement.sites);
             differing.extend(judgement.processes);
             warnings.extend(judgement.warnings);
@@ -118,7 +118,13 @@ impl Job {
             ));
         }
         let processes = self.rows.into_iter().zip(stands_out);
-        let processes = processes.filter_map(|(row, stands_out)| Some(JobProcess { stands_out, row: row? }));
+        let processes = (0..).zip(processes).filter_map(|(number, (row, stands_out))| {
+            Some(JobProcess {
+                number,
+                stands_out,
+                row: row?,
+            })
+        });
         let mut processes: Vec<JobProcess> = processes.collect();
         processes.sort_by_cached_key(|process| process.row.order());
         let mut sites: Vec<SiteRow> = rows.into_iter().map(|(row, _)| row).collect();
@@ -199,6 +205,8 @@ pub struct Options {
     pub min_bytes: u64,
     /// The filter that the processes were read with.
     pub filter: Filter,
+    /// Keep the values of each process at each call site, for charts.
+    pub values: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -253,6 +261,9 @@ pub struct JobReport {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct JobProcess {
+    /// That of its input.
+    #[serde(skip)]
+    pub number: u32,
     /// Its memory, or that of one of its call sites, is far from that of the other processes.
     pub stands_out: bool,
     #[serde(flatten)]
@@ -277,7 +288,7 @@ pub struct SiteRow {
     pub sum_count: u64,
     /// Over all processes of the program; one without this call site has 0 bytes.
     pub median_bytes: u64,
-    /// False: many different values were put together, and the median may be wrong by 2 %.
+    /// Always true: the median is of the values of all processes.
     pub median_is_exact: bool,
     pub min_bytes: u64,
     pub max_bytes: u64,
@@ -288,6 +299,9 @@ pub struct SiteRow {
     /// The values differ too widely for a common one, so no process stands out.
     pub differs: bool,
     pub stands_out: Option<StandsOut<Outlier>>,
+    /// What each process holds, by its number, ascending; if [`Options::values`] asks for it.
+    #[serde(skip)]
+    pub values: Vec<Example>,
 }
 
 impl SiteRow {
@@ -341,19 +355,16 @@ const LISTED: usize = 64;
 
 impl<P> StandsOut<P> {
     /// Outliers of different groups as one; `None` without any.
-    fn of<'o>(
-        all: impl Iterator<Item = &'o Outliers> + Clone,
-        sentence: String,
-        process: impl Fn(Example) -> Option<P>,
-    ) -> Option<StandsOut<P>> {
-        all.clone().next()?;
-        let apart = all.clone().fold(0, |sum: u128, out| sum.saturating_add(out.apart));
-        let mut examples: Vec<Example> = all.clone().flat_map(|out| &out.examples).copied().collect();
-        examples.sort_unstable();
+    fn of(judged: &Judged, sentence: String, process: impl Fn(Example) -> Option<P>) -> Option<StandsOut<P>> {
+        let all = || judged.unlike.iter().map(|finding| &finding.outcome);
+        all().next()?;
+        let apart = all().fold(0, |sum: u128, out| sum.saturating_add(out.apart));
+        let mut values: Vec<Example> = all().flat_map(|out| &out.values).copied().collect();
+        values.sort_unstable();
         Some(StandsOut {
-            count: all.map(|out| out.count).sum(),
+            count: values.len() as u64,
             apart_bytes: u64::try_from(apart).unwrap_or(u64::MAX),
-            processes: examples.into_iter().take(LISTED).filter_map(process).collect(),
+            processes: values.into_iter().take(LISTED).filter_map(process).collect(),
             sentence,
         })
     }

@@ -75,7 +75,7 @@ pub struct Ledger<'a> {
     pub pytorch: Vec<Mode>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DeviceLedger<'a> {
     pub ordinal: i32,
@@ -285,15 +285,7 @@ impl<'a> DeviceLedger<'a> {
             ordinal: shown.ordinal,
             name: &shown.name,
             uuid: &shown.uuid,
-            driver: None,
-            lines: Vec::new(),
-            process: None,
-            known: 0,
-            unexplained: None,
-            had_managed: false,
-            managed: Tally::default(),
-            outside: Tally::default(),
-            caches: Vec::new(),
+            ..DeviceLedger::default()
         }
     }
 }

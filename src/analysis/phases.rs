@@ -21,6 +21,7 @@ use serde::Serialize;
 
 use crate::analysis::filter::Filter;
 use crate::analysis::lives;
+use crate::analysis::preorder::preorder;
 use crate::analysis::report::{ProcessLine, process_line};
 use crate::analysis::site::{CallStack, CallStacks, Fingerprint, NO_STACK};
 use crate::analysis::tally::Tally;
@@ -78,7 +79,7 @@ pub struct Log {
 }
 
 /// All phases of one name below the same phases.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Row<'a> {
     pub name: String,
@@ -368,12 +369,8 @@ fn rows<'a>(
                 domain,
                 parent,
                 depth: parent.map_or(0, |parent| found[parent].depth + 1),
-                count: 0,
-                open: 0,
                 first_begin_ns: phase.begin_ns,
-                duration_ns: Stat::default(),
-                figures: Vec::new(),
-                with_figures: 0,
+                ..Row::default()
             });
             found.len() - 1
         });
@@ -397,35 +394,14 @@ fn rows<'a>(
             stat.finish(row.with_figures);
         }
     }
-    in_order_of_tree(found)
-}
-
-/// Each row before its children, and rows of one parent in the order of their first begin.
-fn in_order_of_tree(found: Vec<Row>) -> Vec<Row> {
-    let mut children: Vec<Vec<usize>> = vec![Vec::new(); found.len()];
-    let mut next: Vec<usize> = Vec::new();
-    for (number, row) in found.iter().enumerate() {
-        match row.parent {
-            Some(parent) => children[parent].push(number),
-            None => next.push(number),
-        }
-    }
-    next.reverse();
-    let mut places = vec![0; found.len()];
-    let mut order = Vec::with_capacity(found.len());
-    while let Some(number) = next.pop() {
-        places[number] = order.len();
-        order.push(number);
-        next.extend(children[number].iter().rev());
-    }
-    let mut found: Vec<Option<Row>> = found.into_iter().map(Some).collect();
-    let ordered = order.into_iter().filter_map(|number| found[number].take());
-    ordered
-        .map(|row| Row {
-            parent: row.parent.map(|parent| places[parent]),
-            ..row
-        })
-        .collect()
+    let order = preorder(found.iter().map(|row| row.parent).enumerate(), usize::MAX, |a, b| {
+        a.cmp(&b)
+    });
+    let in_place = order.into_iter().map(|row| Row {
+        parent: row.parent,
+        ..std::mem::take(&mut found[row.number])
+    });
+    in_place.collect()
 }
 
 fn one<'a>(

@@ -183,7 +183,7 @@ pub struct ProcessLine<'a> {
 }
 
 /// Live records that have something in common.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Row<'a> {
     /// What the records have in common, as text.

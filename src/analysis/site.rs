@@ -65,7 +65,7 @@ pub enum Role {
 }
 
 /// One line of a stack: a code address, or a call that the compiler inlined there.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Frame<'a> {
     pub function: Option<&'a str>,

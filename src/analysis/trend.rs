@@ -257,7 +257,7 @@ impl Deref for Evidence {
 }
 
 /// The growth of a device.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DeviceTrend {
     pub label: String,

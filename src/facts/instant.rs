@@ -9,7 +9,7 @@ use crate::analysis::program::Program;
 use crate::point::Point;
 use crate::snapshot::ProcessState;
 
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Instant {
     /// The input as named on the command line.
@@ -117,24 +117,16 @@ impl Instant {
             finished: at_end || taken.point == Some(Point::End) && process.state != ProcessState::Running,
             at_end,
             devices: snapshot.devices.iter().map(|device| device.ordinal).collect(),
-            held: Tally::default(),
-            pools: Tally::default(),
-            opaque_pools: Vec::new(),
             peak_bytes: peaks.fold(0, u64::saturating_add),
-            unexplained_bytes: None,
             failed: Tally::total(
                 snapshot
                     .failed
                     .iter()
                     .map(|failed| Tally::new(failed.bytes.saturating_mul(failed.count), failed.count)),
             ),
-            suppressed: Tally::default(),
-            left_out: Tally::default(),
-            lacks_mark: false,
             lost_allocations: snapshot.losses.lost_allocations,
             is_complete: snapshot.is_complete(),
             sampling: snapshot.sampling,
-            held_is_estimated: false,
             is_automatic: taken.automatic.is_some(),
             at_unix_ns: process.started_unix_ns.saturating_add(lasted_ns),
             process: Process {
@@ -147,10 +139,9 @@ impl Instant {
             at_ns: taken.at_ns,
             marks: marks.clone().count() as u64,
             mark: taken_at_mark.or_else(|| marks.next_back().map(|mark| mark.name.clone())),
-            exact: None,
             objects_known: snapshot.objects_known,
             usage: devices(snapshot),
-            bare: false,
+            ..Instant::default()
         }
     }
 

@@ -27,7 +27,7 @@ pub struct Window {
 }
 
 /// The memory of one kind on one device, or all memory on a device, over a window.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct WindowSum {
     /// Index into the snapshot's devices.
@@ -145,14 +145,8 @@ struct SiteSum<'a> {
 }
 
 struct Running {
-    device: Option<usize>,
-    kind: Option<Kind>,
-    begin: SignedTally,
+    sum: WindowSum,
     live: SignedTally,
-    allocated: Tally,
-    freed: Tally,
-    peak_bytes: i64,
-    peak_ns: u64,
     /// Counts high-water marks.
     mark: u32,
 }
@@ -187,7 +181,8 @@ impl<'a> Replay<'a> {
             replay.change(ended.free.site, ended.free.bytes, 1);
         }
         for sum in &mut replay.sums {
-            (sum.begin, sum.peak_bytes, sum.peak_ns) = (sum.live, sum.live.bytes(), at_ns);
+            let begin = sum.live.tally();
+            (sum.sum.begin, sum.sum.peak_bytes, sum.sum.peak_ns) = (begin, begin.bytes, at_ns);
         }
         replay
     }
@@ -195,17 +190,13 @@ impl<'a> Replay<'a> {
     fn add_site(&mut self, site: Cow<'a, Site>, numbers: &mut HashMap<(Option<usize>, Option<Kind>), u32>) {
         let mut sum = |kind| {
             *numbers.entry((site.device, kind)).or_insert_with(|| {
-                self.sums.push(Running {
+                let sum = WindowSum {
                     device: site.device,
                     kind,
-                    begin: SignedTally::default(),
-                    live: SignedTally::default(),
-                    allocated: Tally::default(),
-                    freed: Tally::default(),
-                    peak_bytes: 0,
-                    peak_ns: 0,
-                    mark: 1,
-                });
+                    ..WindowSum::default()
+                };
+                let live = SignedTally::default();
+                self.sums.push(Running { sum, live, mark: 1 });
                 self.sums.len() as u32 - 1
             })
         };
@@ -239,13 +230,14 @@ impl<'a> Replay<'a> {
         let sums = [Some(of.of_kind), of.of_device];
         self.change(site, bytes, if op == Op::Freed { -1 } else { 1 });
         for sum in sums.into_iter().flatten() {
-            let sum = &mut self.sums[sum as usize];
+            let Running { sum, live, mark } = &mut self.sums[sum as usize];
             match op {
                 Op::Freed => sum.freed.add(bytes),
                 _ => sum.allocated.add(bytes),
             }
-            if sum.live.bytes() > sum.peak_bytes {
-                (sum.peak_bytes, sum.peak_ns, sum.mark) = (sum.live.bytes(), time_ns, sum.mark + 1);
+            let bytes = live.tally().bytes;
+            if bytes > sum.peak_bytes {
+                (sum.peak_bytes, sum.peak_ns, *mark) = (bytes, time_ns, *mark + 1);
             }
         }
     }
@@ -269,18 +261,12 @@ impl<'a> Replay<'a> {
                 });
             }
         }
-        let sums = self.sums.into_iter().zip(at_peaks).map(|(sum, mut at_peak)| {
+        let sums = self.sums.into_iter().zip(at_peaks).map(|(of, mut at_peak)| {
             at_peak.sort_by(AtPeak::by_size);
             WindowSum {
-                device: sum.device,
-                kind: sum.kind,
-                begin: sum.begin.tally(),
-                end: sum.live.tally(),
-                allocated: sum.allocated,
-                freed: sum.freed,
-                peak_bytes: sum.peak_bytes.max(0) as u64,
-                peak_ns: sum.peak_ns,
+                end: of.live.tally(),
                 at_peak,
+                ..of.sum
             }
         });
         let mut sums: Vec<WindowSum> = sums

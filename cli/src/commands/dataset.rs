@@ -54,10 +54,8 @@ pub use with_parquet::write;
 #[cfg(feature = "parquet")]
 mod with_parquet {
     use std::collections::{BTreeMap, BTreeSet};
-    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::{Mutex, PoisonError};
     use std::time::Instant;
-    use std::{num::NonZero, thread};
 
     use culeak_dataset::About;
     use culeak_dataset::store::{Problem, Store};
@@ -65,9 +63,9 @@ mod with_parquet {
     use super::*;
     use crate::errors::USAGE;
     use crate::escape::Escaped;
-    use crate::load::many::Symbols;
+    use crate::load::many::{self, Symbols, lock};
     use crate::load::{self, Found, Place};
-    use crate::progress::{self, Progress, Unit};
+    use crate::progress;
     use crate::signals;
     use crate::text::units::plural;
 
@@ -205,28 +203,18 @@ mod with_parquet {
     impl Work<'_> {
         /// Reads the places and adds them. The outcomes are by the number of the place.
         fn add(&self, places: &[Place]) -> Result<BTreeMap<usize, Outcome>, Failure> {
-            let progress = Progress::over("reading", places.len() as u64, Unit::Of("processes"));
-            let next = AtomicUsize::new(0);
             let shared = Mutex::new(Ok(BTreeMap::new()));
-            let read_some = || {
-                // Relaxed: the number alone is shared.
-                while let Some((number, place)) = numbered(places, next.fetch_add(1, Ordering::Relaxed)) {
-                    let read = self.one(place);
-                    let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
-                    let Ok(outcomes) = &mut *shared else { return };
-                    match read {
-                        Ok(outcome) => drop(outcomes.insert(number, outcome)),
-                        Err(problem) => *shared = Err(unusable(&problem)),
-                    }
-                    progress.advance(1);
+            many::in_parallel(places, &|number, place| {
+                if lock(&shared).is_err() {
+                    return;
                 }
-            };
-            thread::scope(|scope| {
-                let threads = thread::available_parallelism().map_or(1, NonZero::get);
-                for _ in 1..threads.min(places.len()) {
-                    scope.spawn(read_some);
+                let read = self.one(place);
+                let mut shared = lock(&shared);
+                match (read, &mut *shared) {
+                    (Ok(outcome), Ok(outcomes)) => drop(outcomes.insert(number as usize, outcome)),
+                    (Err(problem), _) => *shared = Err(unusable(&problem)),
+                    (Ok(_), Err(_)) => {}
                 }
-                read_some();
             });
             shared.into_inner().unwrap_or_else(PoisonError::into_inner)
         }
@@ -255,10 +243,7 @@ mod with_parquet {
                     Err(failure) => Ok(Err(failure)),
                 };
             }
-            self.symbols
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .name(&mut item, wanted.names);
+            lock(&self.symbols).name(&mut item, wanted.names);
             let point = wanted.at.cloned().unwrap_or_else(|| item.snapshot.usual_point());
             let has_peak = item.snapshot.taken.point.is_none() && !item.snapshot.at_peaks.is_empty();
             if wanted.at.is_none()
@@ -272,9 +257,5 @@ mod with_parquet {
                 Err(error) => Ok(Err(Failure::new(format!("{source}: {error}")))),
             }
         }
-    }
-
-    fn numbered(places: &[Place], nth: usize) -> Option<(usize, &Place)> {
-        Some((nth, places.get(nth)?))
     }
 }

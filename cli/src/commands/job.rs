@@ -1,18 +1,14 @@
 //! `culeak report` over several processes: one report of the job.
 
-use std::collections::HashMap;
 use std::process::ExitCode;
 
-use culeak::analysis::job::sites::Sites;
-use culeak::analysis::job::{Job, JobReport, Options};
+use culeak::analysis::job::Options;
 use culeak::analysis::report;
-use culeak::facts::{Row, by_site};
 
 use super::report::inputs::Inputs;
 use super::report::{ReportArgs, Rules};
 use crate::document;
 use crate::errors::{Failure, USAGE};
-use crate::load::Place;
 use crate::load::many::{self, How};
 use crate::options::output::Form;
 use crate::options::rows_shown;
@@ -42,12 +38,10 @@ pub fn execute(args: &ReportArgs, rules: &Rules, inputs: Inputs, form: Form) -> 
         },
         min_bytes: args.selection.min_bytes,
         filter: how.report.filter.clone(),
+        values: form == Form::Html,
     };
     let places: Vec<_> = inputs.places.collect();
-    let (job, values) = match form {
-        Form::Html => with_values(&places, &how, &options),
-        _ => (many::job(&places, &how, &options), Vec::new()),
-    };
+    let mut job = many::job(&places, &how, &options);
     many::fail_unreadable(&job.unreadable);
     if job.processes.is_empty() {
         if job.elsewhere > 0 {
@@ -59,55 +53,22 @@ pub fn execute(args: &ReportArgs, rules: &Rules, inputs: Inputs, form: Form) -> 
     }
     let title = format!("culeak: {}", document::counted(job.processes.len(), "process"));
     let charts = CHART_VALUES / job.processes.len().max(1);
+    job.sites.iter_mut().skip(charts).for_each(|row| row.values.clear());
     let shown = if form == Form::Html {
         Some(html::ROWS)
     } else {
         options.top
     };
-    let page = || text::job::page(&job, shown, &values[..values.len().min(charts)]);
+    let page = || text::job::page(&job, shown);
     args.output.page(form, &title, &job, page)?;
     let all_read = inputs.unreadable == 0 && job.unreadable.is_empty();
     Ok(ExitCode::from(if all_read { 0 } else { USAGE }))
 }
 
-/// The report, and of each of its call sites the bytes of each process.
-fn with_values(places: &[Place], how: &How, options: &Options) -> (JobReport, Vec<Vec<u64>>) {
-    let (side, sites) = many::side(places, how, Sites::default());
-    let mut job = Job::default();
-    for (number, sums) in (0..).zip(&side.processes) {
-        job.add(number, sums.clone());
-    }
-    let report = JobReport {
-        earlier_snapshots: side.earlier_snapshots,
-        unreadable: side.unreadable,
-        ..job.finish(&sites, options)
-    };
-    let of_report = report.processes.iter().enumerate();
-    let number_of: HashMap<&str, usize> = of_report
-        .map(|(nth, process)| (process.row.source.as_str(), nth))
-        .collect();
-    let rows = report.sites.iter().enumerate();
-    let row_of: HashMap<_, usize> = rows
-        .map(|(nth, row)| ((&row.program, row.site.fingerprint, row.site.pool), nth))
-        .collect();
-    let mut values = vec![vec![0; report.processes.len()]; report.sites.len()];
-    for sums in &side.processes {
-        let Some(&process) = number_of.get(sums.row.source.as_str()) else {
-            continue;
-        };
-        for Row { site, tally, .. } in by_site(&sums.sites) {
-            let key = sites.key(site);
-            if let Some(&row) = row_of.get(&(&sums.row.member.program, key.exact, key.pool)) {
-                values[row][process] += tally.bytes;
-            }
-        }
-    }
-    (report, values)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::load::Place;
     use crate::options::NameArgs;
     use crate::text::sample::leaky;
 
@@ -136,13 +97,19 @@ mod tests {
             at: None,
             report: report::Options::default(),
         };
-        let (job, values) = with_values(&places, &how, &Options::default());
-        assert_eq!(job, many::job(&places, &how, &Options::default()));
-        assert_eq!(values.len(), job.sites.len());
-        for (row, values) in job.sites.iter().zip(&values) {
-            assert_eq!(values.iter().sum::<u64>(), row.sum_bytes);
-            // Ranks are in reverse, so the largest is first.
-            assert!(values.is_sorted_by(|a, b| a >= b), "{values:?}");
+        let options = Options {
+            values: true,
+            ..Options::default()
+        };
+        let job = many::job(&places, &how, &options);
+        assert!(!job.sites.is_empty());
+        for row in &job.sites {
+            let values: Vec<i64> = row.values.iter().map(|value| value.1).collect();
+            assert_eq!(values.iter().sum::<i64>().unsigned_abs(), row.sum_bytes);
+            assert!(values.is_sorted() && values.len() == 6, "{values:?}");
         }
+        // Ranks are in reverse.
+        let numbers = job.processes.iter().map(|process| process.number);
+        assert!(numbers.eq((0..6).rev()));
     }
 }

@@ -30,20 +30,11 @@ pub fn execute(
         ..options.clone()
     };
     let mut job = Job::default();
-    let mut judgement = Judgement {
-        growing: false,
-        too_few: true,
-        too_few_marks: true,
-        most_points: 0,
-    };
+    let mut judgement = Judgement::default();
     let progress = Progress::over("judging", lineages.len() as u64, Unit::Of("processes"));
     for lineage in lineages {
         let trend = Trend::of(&lineage, &each);
-        judgement.growing |= trend.is_growing();
-        judgement.too_few &= trend.too_few;
-        judgement.too_few_marks &= trend.too_few || trend.too_few_marks;
-        let points = trend.processes.iter().map(|process| process.points);
-        judgement.most_points = judgement.most_points.max(points.max().unwrap_or(0));
+        judgement.add(&trend);
         job.add(&trend);
         progress.advance(1);
     }

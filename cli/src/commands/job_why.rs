@@ -11,6 +11,7 @@ use culeak::analysis::why::{self, Unanswered, Why};
 use super::why::{WhyArgs, failure, load_place};
 use crate::errors::{Failure, USAGE};
 use crate::load::Place;
+use crate::load::many::unreadable_input;
 use crate::options::categories::CategoryArgs;
 use crate::options::output::Form;
 use crate::options::rows_shown;
@@ -22,7 +23,10 @@ use crate::text;
 /// # Errors
 /// No input has an answer.
 pub fn execute(args: &WhyArgs, places: &[Place], failures: Vec<Failure>, form: Form) -> Result<ExitCode, Failure> {
-    let mut unreadable: Vec<Unreadable> = failures.iter().map(|failure| unread(String::new(), failure)).collect();
+    let mut unreadable: Vec<Unreadable> = failures
+        .iter()
+        .map(|failure| unreadable_input(String::new(), failure))
+        .collect();
     let mut job = Job::default();
     let (mut selected, mut answered) = (false, false);
     let categories = CategoryArgs::read(&args.categories)?;
@@ -32,7 +36,7 @@ pub fn execute(args: &WhyArgs, places: &[Place], failures: Vec<Failure>, form: F
         let item = match load_place(args, place) {
             Ok(item) => item,
             Err(failure) => {
-                unreadable.push(unread(place.to_string(), &failure));
+                unreadable.push(unreadable_input(place.to_string(), &failure));
                 continue;
             }
         };
@@ -53,7 +57,10 @@ pub fn execute(args: &WhyArgs, places: &[Place], failures: Vec<Failure>, form: F
                 job.add_without(item.source.clone(), Member::of(&item.snapshot));
                 selected = true;
             }
-            Err(unanswered) => unreadable.push(unread(item.source.clone(), &failure(&unanswered, args, &item))),
+            Err(unanswered) => unreadable.push(unreadable_input(
+                item.source.clone(),
+                &failure(&unanswered, args, &item),
+            )),
         }
     }
     drop(progress);
@@ -86,15 +93,6 @@ pub fn execute(args: &WhyArgs, places: &[Place], failures: Vec<Failure>, form: F
     args.output
         .page(form, "culeak why: job", &answer, || text::job::why::page(&answer))?;
     Ok(ExitCode::from(if all_answered { 0 } else { USAGE }))
-}
-
-fn unread(source: String, failure: &Failure) -> Unreadable {
-    let reason = failure.to_string();
-    let reason = reason
-        .strip_prefix(&format!("{source}: "))
-        .map(str::to_owned)
-        .unwrap_or(reason);
-    Unreadable { source, reason }
 }
 
 /// Each reason once: with its input, or with one of them and their number.

@@ -6,6 +6,7 @@ use culeak::analysis::phases::{Options, Phases};
 
 use super::report::ReportArgs;
 use crate::errors::{Failure, USAGE};
+use crate::load::Found;
 use crate::options::output::Form;
 use crate::options::rows_shown;
 use crate::{load, progress, text};
@@ -20,13 +21,9 @@ pub fn execute(args: &ReportArgs, name: Option<&str>, form: Form) -> Result<Exit
         filter: args.selection.filter(&args.categories.read()?),
         sites: (form != Form::Json).then_some(text::phases::SITES_SHOWN),
     };
-    let (mut places, mut unreadable) = (Vec::new(), 0);
-    for input in &args.inputs {
-        let found = load::places(input);
-        unreadable += found.failures.len();
-        found.failures.iter().for_each(progress::fail);
-        places.extend(found.places);
-    }
+    let Found { places, failures, .. } = Found::all(args.inputs.iter().map(load::places));
+    failures.iter().for_each(progress::fail);
+    let mut unreadable = failures.len();
     let mut loaded = Vec::new();
     for place in &places {
         let found = place.load_with_events();

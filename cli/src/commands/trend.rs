@@ -158,30 +158,31 @@ fn unify_programs(summaries: &mut [Summary], force: bool) -> Result<(), Failure>
 
 /// The exit code. Without a judgement `--fail-on` does not pass.
 fn verdict(args: &TrendArgs, trends: &[Trend], unreadable: usize) -> Result<u8, Failure> {
-    let points = trends
-        .iter()
-        .flat_map(|trend| &trend.processes)
-        .map(|process| process.points);
-    let judgement = Judgement {
-        growing: trends.iter().any(Trend::is_growing),
-        too_few: trends.iter().all(|trend| trend.too_few),
-        too_few_marks: trends.iter().all(|trend| trend.too_few || trend.too_few_marks),
-        most_points: points.max().unwrap_or(0),
-    };
+    let mut judgement = Judgement::default();
+    trends.iter().for_each(|trend| judgement.add(trend));
     judgement.verdict(args, unreadable)
 }
 
 /// What `--fail-on` needs to know of all trends.
+#[derive(Default)]
 pub(super) struct Judgement {
-    pub growing: bool,
-    /// No process has enough snapshots.
-    pub too_few: bool,
-    /// No process has enough snapshots, or after enough marks if those are compared.
-    pub too_few_marks: bool,
-    pub most_points: usize,
+    growing: bool,
+    /// A process has enough snapshots.
+    enough: bool,
+    /// A process has enough snapshots, and after enough marks if those are compared.
+    enough_marks: bool,
+    most_points: usize,
 }
 
 impl Judgement {
+    pub(super) fn add(&mut self, trend: &Trend) {
+        let points = trend.processes.iter().map(|process| process.points);
+        self.growing |= trend.is_growing();
+        self.enough |= !trend.too_few;
+        self.enough_marks |= !trend.too_few && !trend.too_few_marks;
+        self.most_points = self.most_points.max(points.max().unwrap_or(0));
+    }
+
     pub(super) fn verdict(&self, args: &TrendArgs, unreadable: usize) -> Result<u8, Failure> {
         if args.fail_on.is_some() && self.growing {
             return Ok(GROWTH);
@@ -189,14 +190,14 @@ impl Judgement {
         if unreadable > 0 {
             return Ok(USAGE);
         }
-        if args.fail_on.is_some() && self.too_few {
+        if args.fail_on.is_some() && !self.enough {
             return Err(Failure::new(format!(
                 "--fail-on needs {POINTS_NEEDED} snapshots of a process, but no process has more than {}; \
                  take snapshots more often or for longer (--every, --for; culeak run --snapshot every:TIME)",
                 self.most_points
             )));
         }
-        if args.fail_on.is_some() && self.too_few_marks {
+        if args.fail_on.is_some() && !self.enough_marks {
             return Err(Failure::new(format!(
                 "--fail-on with --against marks needs snapshots after {POINTS_NEEDED} different marks of a process (culeak_mark), \
                  but no process has as many; set more marks and take snapshots at them (culeak run --snapshot mark), or \

@@ -3,7 +3,6 @@
 //! Every string from a recording passes through [`Data::text`], which escapes control characters, line breaks and
 //! bidirectional controls, as on the terminal.
 
-use std::collections::HashMap;
 use std::io::{self, Write};
 
 use culeak::analysis::function_name::plain;
@@ -22,25 +21,10 @@ const VERSION: u32 = 1;
 #[derive(Default)]
 pub struct Data<'a> {
     strings: Distinct<String>,
-    frames: Vec<Frame<'a>>,
-    frame_numbers: HashMap<FrameKey<'a>, u32>,
+    frames: Distinct<Frame<'a>>,
     pub columns: Columns,
     /// Runs of a library's frames are not folded.
     pub full_stacks: bool,
-}
-
-/// Frames with equal keys are stored once.
-#[derive(PartialEq, Eq, Hash)]
-struct FrameKey<'a> {
-    function: Option<&'a str>,
-    file: Option<&'a str>,
-    line: Option<u32>,
-    module: &'a str,
-    inlined: bool,
-    python: bool,
-    /// Only of a frame without a name.
-    address: Option<u64>,
-    role: Role,
 }
 
 /// Everything that is not a column.
@@ -70,22 +54,9 @@ impl<'a> Data<'a> {
 
     /// The number of a frame.
     pub fn frame(&mut self, frame: &Frame<'a>) -> u32 {
-        let key = FrameKey {
-            function: frame.function,
-            file: frame.file,
-            line: frame.line,
-            module: frame.module,
-            inlined: frame.inlined,
-            python: frame.is_python(),
-            address: frame.function.is_none().then_some(frame.address),
-            role: frame.role,
-        };
-        let next = self.frames.len() as u32;
-        let number = *self.frame_numbers.entry(key).or_insert(next);
-        if number == next {
-            self.frames.push(*frame);
-        }
-        number
+        // The address of a frame that has a name is not shown.
+        let address = frame.function.map_or(frame.address, |_| 0);
+        self.frames.number(Frame { address, ..*frame }) as u32
     }
 
     /// Writes everything, compressed.
@@ -110,7 +81,7 @@ impl<'a> Data<'a> {
     }
 
     fn frame_columns(&mut self) {
-        let frames = std::mem::take(&mut self.frames);
+        let frames = std::mem::take(&mut self.frames).items;
         let mut column = |name: &str, number: &dyn Fn(&mut Data<'a>, &Frame<'a>) -> u64| {
             let numbers: Vec<_> = frames.iter().map(|frame| number(self, frame)).collect();
             self.columns.add(format!("frames.{name}"), numbers);

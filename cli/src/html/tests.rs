@@ -87,7 +87,6 @@ fn why_page(snapshot: &Snapshot) -> String {
 /// A job of eight processes, of which one holds everything twice.
 fn job_page(snapshot: &Snapshot) -> String {
     let (mut job, mut sites) = (Job::default(), Sites::default());
-    let mut values: Vec<Vec<u64>> = Vec::new();
     for rank in 0..8_u32 {
         let mut own = snapshot.clone();
         own.process.pid = 100 + rank;
@@ -98,12 +97,12 @@ fn job_page(snapshot: &Snapshot) -> String {
         let report = Report::of(&own, &Options::default());
         job.add(rank, ProcessSums::of_report(&own, &report, &mut sites));
     }
-    let report = job.finish(&sites, &culeak::analysis::job::Options::default());
-    for row in &report.sites {
-        let each = row.sum_bytes / 9;
-        values.push((0..8).map(|rank| if rank == 5 { 2 * each } else { each }).collect());
-    }
-    page_of([text::job::page(&report, Some(ROWS), &values)].into_iter())
+    let options = culeak::analysis::job::Options {
+        values: true,
+        ..Default::default()
+    };
+    let report = job.finish(&sites, &options);
+    page_of([text::job::page(&report, Some(ROWS))].into_iter())
 }
 
 /// The texts between two markers of a page.

@@ -33,7 +33,7 @@ pub struct List {
 }
 
 /// A process in the list.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct ProcessRow {
     /// Index into [`State::processes`].
     pub process: usize,
@@ -56,16 +56,9 @@ impl ProcessRow {
         let Some(reading) = &watched.reading else {
             return ProcessRow {
                 process,
-                rank: None,
-                host: String::new(),
-                pid: None,
                 name: culeak::analysis::site::file_name(&watched.recording.display().to_string()).to_owned(),
-                devices: Vec::new(),
-                on_devices: Tally::default(),
-                peak_bytes: 0,
-                per_second: None,
-                state: "",
                 problem: watched.problem.clone(),
+                ..ProcessRow::default()
             };
         };
         let on_devices = Tally::total(reading.devices.iter().map(|device| device.live));

@@ -12,7 +12,7 @@
 use std::collections::{HashMap, HashSet};
 use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread;
 
 use culeak::analysis::job::diff::Side;
@@ -42,13 +42,13 @@ pub struct How<'a> {
 /// Reads all places and judges them as one job.
 pub fn job(places: &[Place], how: &How, options: &Options) -> JobReport {
     let job = Mutex::new(Job::default());
-    let add = |number, sums| job.lock().unwrap_or_else(PoisonError::into_inner).add(number, sums);
+    let add = |number, sums| lock(&job).add(number, sums);
     let mut work = Work::over(how, Sites::default(), &add);
     work.read(places, &|_| true);
-    let earlier = job.lock().unwrap_or_else(PoisonError::into_inner).earlier();
+    let earlier = lock(&job).earlier();
     if !earlier.is_empty() {
         // Rare: several snapshots of one process. A process cannot be taken out of its sums again.
-        *job.lock().unwrap_or_else(PoisonError::into_inner) = Job::default();
+        *lock(&job) = Job::default();
         work.elsewhere = AtomicUsize::new(0);
         let mut skipped: HashSet<u32> = earlier.iter().copied().collect();
         skipped.extend(into_inner(&mut work.unreadable).iter().map(|(number, _)| *number));
@@ -73,8 +73,7 @@ pub fn job(places: &[Place], how: &How, options: &Options) -> JobReport {
 /// sites that are known already, so that several sides number them alike.
 pub fn side(places: &[Place], how: &How, sites: Sites) -> (Side, Sites) {
     let kept = Mutex::new(Vec::new());
-    let keep =
-        |number: u32, sums: ProcessSums| kept.lock().unwrap_or_else(PoisonError::into_inner).push((number, sums));
+    let keep = |number: u32, sums: ProcessSums| lock(&kept).push((number, sums));
     let mut work = Work::over(how, sites, &keep);
     work.read(places, &|_| true);
     let mut unreadable = std::mem::take(into_inner(&mut work.unreadable));
@@ -96,6 +95,33 @@ pub fn side(places: &[Place], how: &How, sites: Sites) -> (Side, Sites) {
 
 fn into_inner<T>(mutex: &mut Mutex<T>) -> &mut T {
     mutex.get_mut().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A panic of another thread ends the command, so what it was changing is not looked at.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Hands out the places, with their numbers, to one thread per core.
+pub fn in_parallel(places: &[Place], read: &(dyn Fn(u32, &Place) + Sync)) {
+    let progress = Progress::over("reading", places.len() as u64, Unit::Of("processes"));
+    let next = AtomicUsize::new(0);
+    let threads = thread::available_parallelism()
+        .map_or(1, NonZero::get)
+        .min(places.len());
+    let read_some = || {
+        // Relaxed: the number alone is shared.
+        while let Some((number, place)) = numbered(places, next.fetch_add(1, Ordering::Relaxed)) {
+            read(number, place);
+            progress.advance(1);
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..threads {
+            scope.spawn(read_some);
+        }
+        read_some();
+    });
 }
 
 /// What the threads share.
@@ -126,25 +152,10 @@ impl<'a> Work<'a> {
     }
 
     fn read(&self, places: &[Place], wanted: &(dyn Fn(u32) -> bool + Sync)) {
-        let progress = Progress::over("reading", places.len() as u64, Unit::Of("processes"));
-        let next = AtomicUsize::new(0);
-        let threads = thread::available_parallelism()
-            .map_or(1, NonZero::get)
-            .min(places.len());
-        let read_some = || {
-            // Relaxed: the number alone is shared.
-            while let Some((number, place)) = numbered(places, next.fetch_add(1, Ordering::Relaxed)) {
-                if wanted(number) {
-                    self.one(number, place);
-                }
-                progress.advance(1);
+        in_parallel(places, &|number, place| {
+            if wanted(number) {
+                self.one(number, place);
             }
-        };
-        thread::scope(|scope| {
-            for _ in 1..threads {
-                scope.spawn(read_some);
-            }
-            read_some();
         });
     }
 
@@ -160,22 +171,14 @@ impl<'a> Work<'a> {
         match loaded.and_then(|item| self.sums(item)) {
             Ok(sums) => (self.take)(number, sums),
             Err(failure) => {
-                let (source, reason) = (place.to_string(), failure.to_string());
-                let unreadable = Unreadable {
-                    reason: without_source(&reason, &source),
-                    source,
-                };
-                self.unreadable
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .push((number, unreadable));
+                lock(&self.unreadable).push((number, unreadable_input(place.to_string(), &failure)));
             }
         }
     }
 
     /// Reads a place, with the keys of its stacks if known stacks were left empty.
     fn load(&self, number: u32, place: &Place) -> Result<(Loaded, Option<Vec<u64>>), Failure> {
-        let piped = || self.piped.lock().unwrap_or_else(PoisonError::into_inner);
+        let piped = || lock(&self.piped);
         let known = piped().remove(&number);
         if let Some(snapshot) = known {
             return Ok((Loaded::of(snapshot, place.to_string()), None));
@@ -257,7 +260,7 @@ impl<'a> Work<'a> {
 
     /// Looks up the names of a snapshot's frames that no other process had.
     fn named(&self, mut item: Loaded) -> Snapshot {
-        let mut symbols = self.symbols.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut symbols = lock(&self.symbols);
         symbols.name(&mut item, self.how.names);
         item.snapshot
     }
@@ -279,9 +282,13 @@ fn part_of(item: &Loaded, part: Snapshot) -> Loaded {
 }
 
 /// A failure names its input; beside the input it need not.
-fn without_source(reason: &str, source: &str) -> String {
-    let rest = reason.strip_prefix(source).and_then(|rest| rest.strip_prefix(": "));
-    rest.unwrap_or(reason).to_owned()
+pub fn unreadable_input(source: String, failure: &Failure) -> Unreadable {
+    let reason = failure.to_string();
+    let rest = reason.strip_prefix(&source).and_then(|rest| rest.strip_prefix(": "));
+    Unreadable {
+        reason: rest.unwrap_or(&reason).to_owned(),
+        source,
+    }
 }
 
 /// Symbols by module (path and build id) and address. Misses are kept too.

@@ -121,7 +121,7 @@ fn names(failed: &[&(&str, Verdict)], all: &[(&str, Verdict)]) -> String {
         let mut ranks: Vec<u32> = failed.iter().filter_map(|judged| rank(judged)).collect();
         ranks.sort_unstable();
         let noun = if ranks.len() == 1 { "rank" } else { "ranks" };
-        return format!("{noun} {}", ranges(&ranks, 0, RANGES));
+        return format!("{noun} {}", ranges(&ranks, RANGES));
     }
     let sources: Vec<&str> = failed.iter().take(RANGES).map(|(source, _)| *source).collect();
     match failed.len() - sources.len() {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use culeak::analysis::job::sites;
-use culeak::analysis::job::{JobProcess, JobReport, ProcessesOut, Quantity, SiteRow};
+use culeak::analysis::job::{JobProcess, JobReport, ProcessesOut, Quantity, SiteRow, Unreadable};
 use culeak::analysis::report::shell_word;
 use culeak::facts::Instant;
 
@@ -23,24 +23,20 @@ const SUMMARY: usize = 5;
 /// Unreadable inputs that are listed.
 const UNREADABLE: usize = 10;
 
-/// At most `top` processes; the call sites were cut before. `values`: of call sites the bytes of each process, for charts.
-pub fn page(job: &JobReport, top: Option<usize>, values: &[Vec<u64>]) -> Document {
+/// At most `top` processes; the call sites were cut before.
+pub fn page(job: &JobReport, top: Option<usize>) -> Document {
     let mut page = Document::default();
     headline(job, &mut page);
     if job.held.count > 0 || !job.sites.is_empty() || !job.stands_out.is_empty() {
         summary(job, &mut page);
-        sites(job, top, values, &mut page);
+        sites(job, top, &mut page);
         shared::write(job, &mut page);
         page.blank();
         processes(job, top, &mut page);
     }
     if !job.unreadable.is_empty() {
         page.blank();
-        unreadable(
-            "not read",
-            job.unreadable.iter().map(|input| (&*input.source, &*input.reason)),
-            &mut page,
-        );
+        unreadable("not read", &job.unreadable, &mut page);
     }
     parts::suppressions(job.suppressed, 0, &job.suppressions, job.sampled, &mut page);
     failed_requests(job, &mut page);
@@ -79,12 +75,11 @@ pub fn page(job: &JobReport, top: Option<usize>, values: &[Vec<u64>]) -> Documen
 }
 
 /// Inputs, and why they could not be read.
-fn unreadable<'j>(title: &str, inputs: impl ExactSizeIterator<Item = (&'j str, &'j str)>, page: &mut Document) {
+fn unreadable(title: &str, inputs: &[Unreadable], page: &mut Document) {
     let all = inputs.len();
     page.line(styled(WARN, format!("{title}: {}", counted(all, "input"))));
-    inputs
-        .take(UNREADABLE)
-        .for_each(|(source, reason)| page.item(format!("{source}: {reason}")));
+    let shown = inputs.iter().take(UNREADABLE);
+    shown.for_each(|Unreadable { source, reason }| page.item(format!("{source}: {reason}")));
     page.more(all.saturating_sub(UNREADABLE), "input", "; --json lists all");
 }
 
@@ -312,15 +307,19 @@ fn part(of: u64, all: u64) -> Cell {
 }
 
 /// The bytes of each process at a call site, and a stack of it.
-fn bars(job: &JobReport, row: &SiteRow, values: &[u64], page: &mut Document) {
-    let members = job.processes.iter().zip(values);
-    let members = members.filter(|(process, _)| process.row.member.program == row.program);
+fn bars(job: &JobReport, row: &SiteRow, page: &mut Document) {
+    let members = job.processes.iter();
+    let members = members.filter(|process| process.row.member.program == row.program);
+    let value = |process: &JobProcess| {
+        let at = row.values.binary_search_by_key(&process.number, |value| value.0);
+        at.map_or(0, |at| row.values[at].1.unsigned_abs())
+    };
     let outliers = row.stands_out.iter().flat_map(|found| &found.processes);
     let outliers: BTreeSet<&str> = outliers.map(|outlier| outlier.source.as_str()).collect();
-    let point = |(nth, (process, value)): (usize, (&JobProcess, &u64))| ChartPoint {
+    let point = |(nth, process): (usize, &JobProcess)| ChartPoint {
         name: process_name(process),
         x: nth as f64,
-        value: *value,
+        value: value(process),
         part: 0,
         stands_out: outliers.contains(process.row.source.as_str()),
     };
@@ -337,7 +336,7 @@ fn bars(job: &JobReport, row: &SiteRow, values: &[u64], page: &mut Document) {
 }
 
 /// Unless all are asked for (`top`: `None`), call sites that hold nothing are counted.
-fn sites(job: &JobReport, top: Option<usize>, values: &[Vec<u64>], page: &mut Document) {
+fn sites(job: &JobReport, top: Option<usize>, page: &mut Document) {
     if job.sites.is_empty() {
         return page.line(match (job.hidden_sites, &job.filter) {
             (1.., _) => "no call site is as large as --min-bytes",
@@ -345,28 +344,21 @@ fn sites(job: &JobReport, top: Option<usize>, values: &[Vec<u64>], page: &mut Do
             (0, None) => "no memory is held",
         });
     }
-    let about = |exact| if exact { "" } else { "~" };
     let holds = |(_, row): &(usize, &SiteRow)| top.is_none() || row.sum_bytes > 0 || row.stands_out.is_some();
     let shown: Vec<(usize, &SiteRow)> = job.sites.iter().enumerate().filter(holds).collect();
     let empty = job.sites.len() - shown.len();
     let rows = Rows::of(shown)
         .column("sum", |(_, row)| Cell::Size(row.sum_bytes))
-        .column("median", |(_, row)| {
-            Cell::Number(format!(
-                "{}{}",
-                about(row.median_is_exact),
-                units::bytes(row.median_bytes)
-            ))
-        })
+        .column("median", |(_, row)| Cell::Size(row.median_bytes))
         .column("min", |(_, row)| Cell::Size(row.min_bytes))
         .column("max", |(_, row)| Cell::Size(row.max_bytes))
         .column("processes", |(_, row)| part(row.processes, row.of_processes))
         .column("call site", |(_, row)| cell(&row.site))
         .style(|(_, row)| bad_if(row.stands_out.is_some()))
-        .below(|&(nth, row), page| match values.get(nth) {
-            Some(values) => bars(job, row, values, page),
-            None if nth < EXPLAINED => parts::callers_of(&row.site, page),
-            None => {}
+        .below(|&(nth, row), page| match row.values.is_empty() {
+            false => bars(job, row, page),
+            true if nth < EXPLAINED => parts::callers_of(&row.site, page),
+            true => {}
         });
     page.table(rows);
     let hidden = match job.hidden.count {

@@ -144,8 +144,8 @@ fn larger(values: &BTreeMap<u32, u64>, peers: &Peers) -> Vec<Larger> {
     let unlike = peers.judge(&all, Chance::default()).unlike;
     let larger = unlike.into_iter().flat_map(|finding| {
         let median = finding.outcome.median.unsigned_abs();
-        let members = finding.outcome.members.into_iter();
-        members.filter_map(move |member| {
+        let members = finding.outcome.values.into_iter();
+        members.filter_map(move |(member, _)| {
             let bytes = values.get(&member).copied().filter(|bytes| *bytes > median)?;
             Some(Larger {
                 member,

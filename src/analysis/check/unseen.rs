@@ -237,7 +237,7 @@ fn missing<'p>(
             _ => ("s", "have no recordings"),
         };
         let of: String = world.iter().map(|world| format!(" of {world}")).collect();
-        format!("{noun}{s} {}{of} {have}", ranges(missing, 0, RANGES))
+        format!("{noun}{s} {}{of} {have}", ranges(missing, RANGES))
     };
     let mut lacking = Vec::new();
     for (((_, _, _, noun, world), _), (number, present)) in &jobs {

@@ -346,8 +346,8 @@ fn unlike(pairs: &[Pair], names: &Names, judged: &Judged) -> Option<StandsOut<Ch
             after: pair.after.source.clone(),
         })
     };
-    let sentence = names.unlike(Values::Changes, &judged.unlike);
-    StandsOut::of(judged.unlike.iter().map(|finding| &finding.outcome), sentence, changed)
+    let sentence = names.unlike(Values::Changes, &judged.unlike, |_| None);
+    StandsOut::of(judged, sentence, changed)
 }
 
 /// If changes are estimates, with this variance at most.

@@ -8,8 +8,9 @@ use serde::Serialize;
 use super::identity::Identity;
 use super::member::{Member, ranges};
 use super::outliers::{Example, Outliers};
-use super::parallel::{self, Finding, Scope, coordinate};
+use super::parallel::{self, Finding, coordinate};
 use crate::analysis::words;
+use crate::facts::StackId;
 use crate::job_variables::Dimension;
 
 /// Ranges of numbers, or processes, that a sentence lists.
@@ -44,12 +45,12 @@ impl Naming {
     }
 
     /// The names of these processes, and of `unnamed` more. `with_hosts`: a pid alone names none.
-    pub fn list(self, of: &[ProcessName], unnamed: u64, with_hosts: bool) -> String {
-        let noun = self.noun(of.len() as u64 + unnamed);
+    pub fn list(self, of: &[ProcessName], with_hosts: bool) -> String {
+        let noun = self.noun(of.len() as u64);
         let numbers = |number: &dyn Fn(&ProcessName) -> Option<u32>| {
             let mut numbers: Vec<u32> = of.iter().filter_map(number).collect();
             numbers.sort_unstable();
-            ranges(&numbers, unnamed, SHOWN)
+            ranges(&numbers, SHOWN)
         };
         match self {
             Naming::Rank => format!("{noun} {}", numbers(&|process| process.rank)),
@@ -58,7 +59,7 @@ impl Naming {
                 pids.sort_unstable();
                 let shown = pids.iter().take(SHOWN).map(|(host, pid)| format!("{host}:{pid}"));
                 let shown = shown.collect::<Vec<_>>().join(", ");
-                match pids.len().saturating_sub(SHOWN) as u64 + unnamed {
+                match pids.len().saturating_sub(SHOWN) as u64 {
                     0 => format!("{noun} {shown}"),
                     more => format!("{noun} {shown} and {} more", words::count(more)),
                 }
@@ -150,7 +151,7 @@ impl<'a> Names<'a> {
     }
 
     pub fn list(&self, members: impl Iterator<Item = u32>) -> String {
-        self.naming.list(&self.get(members), 0, self.with_hosts)
+        self.naming.list(&self.get(members), self.with_hosts)
     }
 
     /// `all 8 ranks: +10 MiB each`, `ranks 0-5: +9 MiB to +11 MiB`. `values`: of those that have one; `of`: the number of all.
@@ -165,20 +166,27 @@ impl<'a> Names<'a> {
     }
 
     /// The sentences about the outliers of several groups as one, those that are farthest apart first.
-    pub fn unlike(&self, what: Values, all: &[Finding<Vec<u32>, Outliers>]) -> String {
-        let mut order: Vec<_> = all.iter().collect();
+    /// `via`: the caller of a stack.
+    pub fn unlike(&self, what: Values, all: &[Finding], via: impl Fn(StackId) -> Option<String>) -> String {
+        let mut order: Vec<&Finding> = all.iter().collect();
         order.sort_by_key(|finding| std::cmp::Reverse(finding.outcome.apart));
-        let sentence = |of: &&Finding<Vec<u32>, Outliers>| self.sentence(what, &of.outcome, of.group, of.scope, None);
+        let sentence = |of: &&Finding| self.sentence(what, of, of.outcome.path.and_then(&via));
         parallel::sentence(order.iter().map(sentence))
     }
 
     /// `only rank 17: 30 MiB, none in the 63 others of pipeline stage 1`. `via`: the caller, if only memory that was requested through
     /// it was compared.
-    pub fn sentence(&self, what: Values, out: &Outliers, group: &[u32], scope: &Scope, via: Option<String>) -> String {
+    fn sentence(&self, what: Values, of: &Finding, via: Option<String>) -> String {
+        let Finding {
+            outcome: out,
+            group,
+            scope,
+        } = of;
         let via = via.map_or_else(String::new, |via| format!(" through {via}"));
         let who = format!("{}{via}", self.who(out, group));
-        let others = group.len() as u64 - out.count;
-        let value = what.range(out.from, out.to, out.count);
+        let others = group.len() as u64 - out.count();
+        let (from, to) = out.range();
+        let value = what.range(from, to, out.count());
         let other = match others {
             1 => format!("other{scope}"),
             others => format!("{} others{scope}", words::count(others)),
@@ -194,8 +202,8 @@ impl<'a> Names<'a> {
             (Values::Changes, median) if others == 1 => format!("the {other} {}", what.text(median)),
             (_, median) => format!("the median{scope} is {}", what.text(median)),
         };
-        let times = out.to as f64 / out.median.max(1) as f64;
-        let is_multiple = what == Values::Bytes && out.from == out.to && out.median > 0;
+        let times = to as f64 / out.median.max(1) as f64;
+        let is_multiple = what == Values::Bytes && from == to && out.median > 0;
         match is_multiple && (1.05..1000.0).contains(&times) {
             true => format!("{who}: {value}, {times:.1}x as much: {usual}"),
             false => format!("{who}: {value}; {usual}"),
@@ -203,19 +211,18 @@ impl<'a> Names<'a> {
     }
 
     fn who(&self, out: &Outliers, group: &[u32]) -> String {
-        let (members, all) = (self.get(out.members.iter().copied()), self.get(group.iter().copied()));
+        let (members, all) = (self.get(out.members()), self.get(group.iter().copied()));
         let mut per_host: BTreeMap<&str, u64> = BTreeMap::new();
         for process in &all {
             *per_host.entry(process.host).or_default() += 1;
         }
-        let unnamed = out.count.saturating_sub(members.len() as u64);
         let host = members.first().map_or("", |process| process.host);
-        let is_on_host = unnamed == 0 && per_host.len() > 1 && members.iter().all(|process| process.host == host);
-        let names = self.naming.list(&members, unnamed, per_host.len() > 1 && !is_on_host);
+        let is_on_host = per_host.len() > 1 && members.iter().all(|process| process.host == host);
+        let names = self.naming.list(&members, per_host.len() > 1 && !is_on_host);
         match is_on_host {
-            true if out.count > 1 && per_host.get(host) == Some(&out.count) => format!("{names} (all on {host})"),
+            true if out.count() > 1 && per_host.get(host) == Some(&out.count()) => format!("{names} (all on {host})"),
             true => format!("{names} on {host}"),
-            false => match shared_coordinate(out.count, &members, &all) {
+            false => match shared_coordinate(&members, &all) {
                 Some(coordinate) => format!("{names} (all of {coordinate})"),
                 None => names,
             },
@@ -224,8 +231,8 @@ impl<'a> Names<'a> {
 }
 
 /// `tensor rank 0`, if these are all processes of the group that have this coordinate, and others have another.
-fn shared_coordinate(count: u64, members: &[ProcessName], all: &[ProcessName]) -> Option<String> {
-    if count < 2 || count != members.len() as u64 || members.len() == all.len() {
+fn shared_coordinate(members: &[ProcessName], all: &[ProcessName]) -> Option<String> {
+    if members.len() < 2 || members.len() == all.len() {
         return None;
     }
     Dimension::ALL.iter().find_map(|&dimension| {
@@ -251,8 +258,8 @@ mod tests {
         };
         let ranks = [process(Some(9), 1), process(Some(8), 2), process(Some(3), 3)];
         assert_eq!(Naming::of(ranks.into_iter()), Naming::Rank);
-        assert_eq!(Naming::Rank.list(&ranks, 0, true), "ranks 3, 8-9");
-        assert_eq!(Naming::Rank.list(&ranks[..1], 0, true), "rank 9");
+        assert_eq!(Naming::Rank.list(&ranks, true), "ranks 3, 8-9");
+        assert_eq!(Naming::Rank.list(&ranks[..1], true), "rank 9");
         assert_eq!(
             Naming::of([process(Some(1), 1), process(Some(1), 2)].into_iter()),
             Naming::Pid
@@ -261,7 +268,7 @@ mod tests {
             Naming::of([process(Some(1), 1), process(None, 2)].into_iter()),
             Naming::Pid
         );
-        assert_eq!(Naming::Pid.list(&ranks, 0, false), "processes 1-3");
-        assert_eq!(Naming::Pid.list(&ranks[2..], 0, true), "process a:3");
+        assert_eq!(Naming::Pid.list(&ranks, false), "processes 1-3");
+        assert_eq!(Naming::Pid.list(&ranks[2..], true), "process a:3");
     }
 }

@@ -9,14 +9,9 @@
 //!
 //! Estimates from sampled stacks differ by chance. So their distance must also exceed [`CERTAIN`] standard errors of the
 //! difference, where a process without a chosen block may have had some.
-//!
-//! ```text
-//! judge       values of a hundred thousand processes as a spread, in which rare ones keep their processes
-//! judge_each  values of all processes, one by one
-//! ```
 
-use super::spread::{EXAMPLES, Spread};
 use crate::analysis::estimate::CERTAIN;
+use crate::facts::StackId;
 
 /// The least distance from the median that matters.
 pub const LEAST: u64 = 64 << 10;
@@ -36,39 +31,31 @@ pub fn value(bytes: u64) -> i64 {
 /// Processes whose values are far from those of the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outliers {
-    pub count: u64,
-    /// Ascending; all of them, unless `count` is larger.
-    pub members: Vec<u32>,
-    /// Some of them, with their values, ascending.
-    pub examples: Vec<Example>,
-    /// The least and the largest of their values.
-    pub from: i64,
-    pub to: i64,
+    /// Ascending by process.
+    pub values: Vec<Example>,
     /// The usual value: the median, or that of the other one of two processes.
     pub median: i64,
     /// The processes that they are compared with have no value at all.
     pub is_alone: bool,
     /// The sum of the distances from the usual value.
     pub apart: u128,
+    /// The stack through which they have these values, if their sums do not stand out.
+    pub path: Option<StackId>,
 }
 
-/// The judgement of one quantity.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
-    Alike,
-    /// The values differ too widely for a common one.
-    NoCommonValue,
-    StandOut(Outliers),
-}
+impl Outliers {
+    pub fn count(&self) -> u64 {
+        self.values.len() as u64
+    }
 
-impl Verdict {
-    /// The outliers, and whether the values have something in common.
-    pub fn parts(self) -> (Option<Outliers>, bool) {
-        match self {
-            Verdict::StandOut(out) => (Some(out), true),
-            Verdict::Alike => (None, true),
-            Verdict::NoCommonValue => (None, false),
-        }
+    pub fn members(&self) -> impl Iterator<Item = u32> {
+        self.values.iter().map(|value| value.0)
+    }
+
+    /// The least and the largest of their values.
+    pub fn range(&self) -> (i64, i64) {
+        let values = || self.values.iter().map(|value| value.1);
+        (values().min().unwrap_or(0), values().max().unwrap_or(0))
     }
 }
 
@@ -117,68 +104,16 @@ impl Norm {
         (CERTAIN as f64 * variance.sqrt()) as u64
     }
 
-    /// Where most are far from the usual value, as if half of the processes have nothing, they do not have it in common; nor where
-    /// more than a quarter are out.
-    fn verdict(&self, count: u64, outliers: impl FnOnce() -> Outliers) -> Verdict {
+    /// Whether values have one in common, if `count` of them are out: not if most are far from the usual one, as where half of the
+    /// processes have nothing; nor if more than a quarter are out.
+    fn is_common(&self, count: usize) -> bool {
         let usual = self.value.unsigned_abs();
         let by_chance = self.by_chance(usual.saturating_add(self.deviation));
         match count {
-            0 if self.deviation >= LEAST.max(usual / 4).max(by_chance) => Verdict::NoCommonValue,
-            0 => Verdict::Alike,
-            count if count > (self.of / 4).max(1) => Verdict::NoCommonValue,
-            _ => Verdict::StandOut(outliers()),
+            0 => self.deviation < LEAST.max(usual / 4).max(by_chance),
+            count => count as u64 <= (self.of / 4).max(1),
         }
     }
-
-    fn apart(&self, value: i64, count: u64) -> u128 {
-        u128::from(value.abs_diff(self.value)) * u128::from(count)
-    }
-}
-
-/// Judges the values of a population, whose members are given in ascending order.
-pub fn judge(spread: &Spread, population: &[u32]) -> Verdict {
-    let of = population.len() as u64;
-    let (median, _) = spread.median(of);
-    let chance = Chance {
-        of_byte: spread.scatter,
-        of_value: 0.0,
-    };
-    let Some(usual) = Norm::of(of, value(median), spread.deviation(of, median), chance) else {
-        return Verdict::Alike;
-    };
-    let absent = usual.of.saturating_sub(spread.have());
-    let absent_are_out = absent > 0 && usual.is_out(0);
-    let out = || spread.buckets().filter(|bucket| usual.is_out(value(bucket.value())));
-    let of_buckets: u64 = out().map(|bucket| bucket.count).sum();
-    let count = of_buckets + if absent_are_out { absent } else { 0 };
-    usual.verdict(count, || {
-        let examples = out().flat_map(|bucket| &bucket.examples);
-        let mut examples: Vec<Example> = examples.map(|&(member, bytes)| (member, value(bytes))).collect();
-        let mut members: Vec<u32> = match of_buckets == spread.have() {
-            true => spread.members.ascending(),
-            false => examples.iter().map(|example| example.0).collect(),
-        };
-        if absent_are_out {
-            let without = population.iter().filter(|member| !spread.members.contains(**member));
-            let without: Vec<u32> = without.copied().collect();
-            examples.extend(without.iter().take(EXAMPLES).map(|&member| (member, 0)));
-            members.extend(without);
-        }
-        members.sort_unstable();
-        examples.sort_unstable();
-        let buckets = out().map(|bucket| (value(bucket.value()), bucket.count));
-        let all = buckets.chain(absent_are_out.then_some((0, absent)));
-        Outliers {
-            count,
-            from: examples.iter().map(|example| example.1).min().unwrap_or(0),
-            to: examples.iter().map(|example| example.1).max().unwrap_or(0),
-            median: usual.value,
-            is_alone: of_buckets == spread.have() && !absent_are_out,
-            apart: all.map(|(value, count)| usual.apart(value, count)).sum(),
-            members,
-            examples,
-        }
-    })
 }
 
 /// The values of a population.
@@ -194,122 +129,66 @@ pub struct Range {
     pub below: u64,
 }
 
-/// Values in ascending order: those below 0, zeros that are only counted, and those above.
-struct Sorted {
-    values: Vec<i64>,
-    below: u64,
-    zeros: u64,
-    of: u64,
-}
-
-impl Sorted {
-    fn of(values: &[Example], of: u64) -> Sorted {
-        let mut values: Vec<i64> = values.iter().map(|value| value.1).filter(|&value| value != 0).collect();
-        values.sort_unstable();
-        Sorted {
-            below: values.partition_point(|&value| value < 0) as u64,
-            zeros: of.saturating_sub(values.len() as u64),
-            of,
-            values,
-        }
-    }
-
-    fn at(&self, place: u64) -> i64 {
-        let value = |place: u64| self.values.get(place as usize).copied().unwrap_or(0);
-        match place {
-            place if place < self.below => value(place),
-            place if place < self.below + self.zeros => 0,
-            place => value(place - self.zeros),
-        }
-    }
-
-    fn range(&self) -> Range {
-        let last = self.of.saturating_sub(1);
-        Range {
-            sum: self.values.iter().map(|&value| i128::from(value)).sum(),
-            median: self.at(last / 2),
-            min: self.at(0),
-            max: self.at(last),
-            above: self.values.len() as u64 - self.below,
-            below: self.below,
-        }
-    }
-
-    /// The upper median of the distances from a value.
-    fn deviation(&self, from: i64) -> u64 {
-        let mut distances: Vec<u64> = self.values.iter().map(|value| value.abs_diff(from)).collect();
-        let at = self.of / 2;
-        // Zeros are at one distance, so they are one block in the sorted distances.
-        let of_zeros = from.unsigned_abs();
-        distances.sort_unstable();
-        let nearer = distances.partition_point(|&distance| distance < of_zeros) as u64;
-        match at {
-            at if at < nearer => distances[at as usize],
-            at if at < nearer + self.zeros => of_zeros,
-            at => distances.get((at - self.zeros) as usize).copied().unwrap_or(0),
-        }
-    }
-}
-
-/// As [`judge`], where the value of every process is known, so that all outliers are. `values`: ascending by process; one without a
-/// value has 0.
-pub fn judge_each(values: &[Example], population: &[u32], chance: Chance) -> (Range, Verdict) {
-    let of = population.len() as u64;
-    let sorted = Sorted::of(values, of);
-    let range = sorted.range();
-    let Some(mut usual) = Norm::of(of, range.median, sorted.deviation(range.median), chance) else {
-        return (range, Verdict::Alike);
+/// Judges a population: its range, who stands out, and whether its values have something in common. Members and values are ascending;
+/// one without a value has 0.
+pub fn judge(values: &[Example], population: &[u32], chance: Chance) -> (Range, Option<Outliers>, bool) {
+    let mut known = values.iter().copied().peekable();
+    let with_value = |&member: &u32| {
+        while known.next_if(|value| value.0 < member).is_some() {}
+        known.next_if(|value| value.0 == member).unwrap_or((member, 0))
     };
-    if of == 2 && range.max.unsigned_abs() < range.min.unsigned_abs() {
-        usual.value = range.max;
+    let all: Vec<Example> = population.iter().map(with_value).collect();
+    let mut sorted: Vec<i64> = all.iter().map(|value| value.1).collect();
+    sorted.sort_unstable();
+    let (Some(&min), Some(&max)) = (sorted.first(), sorted.last()) else {
+        return (Range::default(), None, true);
+    };
+    let median = sorted[(sorted.len() - 1) / 2];
+    let range = Range {
+        sum: sorted.iter().map(|&value| i128::from(value)).sum(),
+        median,
+        min,
+        max,
+        above: sorted.iter().filter(|&&value| value > 0).count() as u64,
+        below: sorted.iter().filter(|&&value| value < 0).count() as u64,
+    };
+    let mut distances: Vec<u64> = sorted.iter().map(|value| value.abs_diff(median)).collect();
+    let (_, &mut deviation, _) = distances.select_nth_unstable(sorted.len() / 2);
+    let Some(mut usual) = Norm::of(sorted.len() as u64, median, deviation, chance) else {
+        return (range, None, true);
+    };
+    if usual.of == 2 && max.unsigned_abs() < min.unsigned_abs() {
+        usual.value = max;
     }
-    let zeros_are_out = sorted.zeros > 0 && usual.is_out(0);
-    let out = values.iter().copied();
-    let mut out: Vec<Example> = out.filter(|value| value.1 != 0 && usual.is_out(value.1)).collect();
-    let is_alone = !zeros_are_out && out.len() == sorted.values.len();
-    if zeros_are_out {
-        let has_value = |member: &u32| {
-            let at = values.binary_search_by_key(member, |value| value.0);
-            at.is_ok_and(|at| values[at].1 != 0)
-        };
-        let without = population.iter().filter(|member| !has_value(member));
-        out.extend(without.map(|&member| (member, 0)));
-        out.sort_unstable();
-    }
-    let verdict = usual.verdict(out.len() as u64, || Outliers {
-        count: out.len() as u64,
-        members: out.iter().map(|example| example.0).collect(),
-        from: out.iter().map(|example| example.1).min().unwrap_or(0),
-        to: out.iter().map(|example| example.1).max().unwrap_or(0),
+    let (out, others): (Vec<Example>, Vec<Example>) = all.into_iter().partition(|value| usual.is_out(value.1));
+    let is_alike = usual.is_common(out.len());
+    let outliers = (is_alike && !out.is_empty()).then(|| Outliers {
         median: usual.value,
-        is_alone,
-        apart: out.iter().map(|&(_, value)| usual.apart(value, 1)).sum(),
-        examples: out,
+        is_alone: others.iter().all(|value| value.1 == 0) && out.iter().all(|value| value.1 != 0),
+        apart: out.iter().map(|value| u128::from(value.1.abs_diff(usual.value))).sum(),
+        values: out,
+        path: None,
     });
-    (range, verdict)
+    (range, outliers, is_alike)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     const MIB: i64 = 1 << 20;
 
-    fn judged(changes: &[i64]) -> (Range, Verdict) {
+    fn judged(changes: &[i64]) -> (Range, Option<Outliers>, bool) {
         let values: Vec<(u32, i64)> = (0..)
             .zip(changes.iter().copied())
             .filter(|value| value.1 != 0)
             .collect();
         let population: Vec<u32> = (0..changes.len() as u32).collect();
-        judge_each(&values, &population, Chance::default())
+        judge(&values, &population, Chance::default())
     }
 
     fn out(changes: &[i64]) -> Vec<u32> {
-        match judged(changes).1 {
-            Verdict::StandOut(out) => out.members,
-            Verdict::Alike | Verdict::NoCommonValue => Vec::new(),
-        }
+        judged(changes).1.map_or(Vec::new(), |out| out.members().collect())
     }
 
     #[test]
@@ -317,10 +196,7 @@ mod tests {
         let mut changes = vec![0; 64];
         changes[17] = 30 * MIB;
         assert_eq!(out(&changes), [17]);
-        assert!(matches!(
-            judged(&changes).1,
-            Verdict::StandOut(Outliers { is_alone: true, .. })
-        ));
+        assert!(judged(&changes).1.is_some_and(|out| out.is_alone));
         changes[17] = -30 * MIB;
         assert_eq!(out(&changes), [17]);
         let mut changes = vec![10 * MIB; 64];
@@ -328,21 +204,22 @@ mod tests {
         assert_eq!(out(&changes), [3]);
         changes[3] = -10 * MIB;
         assert_eq!(out(&changes), [3]);
-        let (range, _) = judged(&changes);
+        let range = judged(&changes).0;
         let expected = (i128::from(62 * 10 * MIB), 10 * MIB, -10 * MIB, 63, 1);
         assert_eq!((range.sum, range.median, range.min, range.above, range.below), expected);
     }
 
     #[test]
     fn equal_or_noisy_changes_name_none_and_neither_do_two_halves() {
-        assert_eq!(judged(&[5 * MIB; 64]).1, Verdict::Alike);
-        assert_eq!(judged(&[0; 64]).1, Verdict::Alike);
+        let verdict = |changes: &[i64]| (out(changes).len(), judged(changes).2);
+        assert_eq!(verdict(&[5 * MIB; 64]), (0, true));
+        assert_eq!(verdict(&[0; 64]), (0, true));
         let noisy: Vec<i64> = (0..64).map(|n| 100 * MIB + (n * 37 % 11) * MIB / 4).collect();
-        assert_eq!(judged(&noisy).1, Verdict::Alike);
+        assert_eq!(verdict(&noisy), (0, true));
         let halves: Vec<i64> = (0..64).map(|n| if n % 2 == 0 { 0 } else { 50 * MIB }).collect();
-        assert_eq!(judged(&halves).1, Verdict::NoCommonValue);
-        assert_eq!(judged(&[7 * MIB]).1, Verdict::Alike);
-        assert_eq!(judged(&[0, 1000, 0, 0, 0, 0, 0]).1, Verdict::Alike, "less than matters");
+        assert_eq!(verdict(&halves), (0, false));
+        assert_eq!(verdict(&[7 * MIB]), (0, true));
+        assert_eq!(verdict(&[0, 1000, 0, 0, 0, 0, 0]), (0, true), "less than matters");
     }
 
     #[test]
@@ -360,27 +237,11 @@ mod tests {
             of_byte: 0.0,
             of_value: (error as f64).powi(2),
         };
-        let of = |change: i64, error: i64| judge_each(&[(17, change)], &population, chance(error)).1;
-        assert!(matches!(of(30 * MIB, 7 * MIB), Verdict::StandOut(_)));
-        assert_eq!(of(30 * MIB, 8 * MIB), Verdict::Alike);
-        let of_two = |error: i64| judge_each(&[(1, 30 * MIB)], &[0, 1], chance(error)).1;
-        assert!(matches!(of_two(7 * MIB), Verdict::StandOut(_)));
-        assert_eq!(of_two(8 * MIB), Verdict::Alike);
-    }
-
-    proptest! {
-        #[test]
-        fn medians_agree_with_sorting(changes in proptest::collection::vec(-20_i64..20, 1..80), from in -20_i64..20) {
-            let values: Vec<(u32, i64)> = (0..).zip(changes.iter().copied()).collect();
-            let sorted = Sorted::of(&values, changes.len() as u64);
-            let mut expected = changes.clone();
-            expected.sort_unstable();
-            for (place, value) in expected.iter().enumerate() {
-                prop_assert_eq!(sorted.at(place as u64), *value);
-            }
-            let mut distances: Vec<u64> = changes.iter().map(|value| value.abs_diff(from)).collect();
-            distances.sort_unstable();
-            prop_assert_eq!(sorted.deviation(from), distances[changes.len() / 2]);
-        }
+        let stands_out = |change: i64, error: i64| judge(&[(17, change)], &population, chance(error)).1.is_some();
+        assert!(stands_out(30 * MIB, 7 * MIB));
+        assert!(!stands_out(30 * MIB, 8 * MIB));
+        let of_two = |error: i64| judge(&[(1, 30 * MIB)], &[0, 1], chance(error)).1.is_some();
+        assert!(of_two(7 * MIB));
+        assert!(!of_two(8 * MIB));
     }
 }

@@ -9,18 +9,17 @@
 //! tensor or expert ranks of a stage may, each is compared with its data-parallel replicas. The report, the diff, `why` and
 //! `check --fail-on outlier` all use this rule.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
 use super::identity::Identity;
-use super::outliers::{Chance, Example, Outliers, Range, judge_each};
+use super::outliers::{Chance, Example, Outliers, Range, judge};
 use crate::analysis::words;
 use crate::job_variables::Dimension;
 
-/// The most exact groups of a program, and the most stages: reports keep sums for each.
-pub const GROUPS_MAX: usize = 64;
-pub const STAGES_MAX: usize = 256;
+/// The most exact groups of a program that are judged each by itself, and the most stages.
+const GROUPS_MAX: usize = 64;
+const STAGES_MAX: usize = 256;
 
 /// Ranks in parallel groups without the data-parallel one, in the order of [`DIMENSIONS`].
 pub type Coordinates = [Option<u32>; 4];
@@ -76,163 +75,88 @@ fn scope(at: &Coordinates) -> Scope {
     Scope(known.collect())
 }
 
-/// How finely processes are told apart.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Grain {
-    #[default]
-    Exact,
-    Stage,
-    Whole,
-}
-
-impl Grain {
-    pub fn of(self, exact: &Coordinates) -> Coordinates {
-        match self {
-            Grain::Exact => *exact,
-            Grain::Stage => [exact[0], None, None, None],
-            Grain::Whole => [None; 4],
-        }
-    }
-
-    /// The next coarser one, if there are more groups than are kept.
-    pub fn too_many(self, groups: usize) -> Option<Grain> {
-        match self {
-            Grain::Exact if groups > GROUPS_MAX => Some(Grain::Stage),
-            Grain::Stage if groups > STAGES_MAX => Some(Grain::Whole),
-            _ => None,
-        }
-    }
-}
-
-/// Processes that are compared with each other, and the finer groups among them.
+/// Processes that are compared with each other, and the finer groups among them. Members are ascending.
 #[derive(Debug, Clone)]
-pub struct Compared<T> {
+pub struct Compared {
     pub scope: Scope,
-    pub all: T,
-    pub exact: Vec<(Scope, T)>,
+    pub all: Vec<u32>,
+    pub exact: Vec<(Scope, Vec<u32>)>,
 }
 
-impl<T> Compared<T> {
-    /// With something else in the place of each group.
-    pub fn map<U>(self, all: impl FnOnce(T) -> U, exact: impl Fn(T) -> U) -> Compared<U> {
-        Compared {
-            scope: self.scope,
-            all: all(self.all),
-            exact: self.exact.into_iter().map(|(scope, of)| (scope, exact(of))).collect(),
-        }
-    }
-}
+type Groups = BTreeMap<Coordinates, Vec<u32>>;
 
-/// What is compared, given the number of processes in each group: the whole program if no stage has two processes, otherwise
-/// each stage. The grain is that of [`Compared::all`].
-pub fn plan(sizes: &BTreeMap<Coordinates, usize>) -> (Grain, Vec<Compared<Coordinates>>) {
-    let mut stages: BTreeMap<Coordinates, usize> = BTreeMap::new();
-    for (at, size) in sizes {
-        *stages.entry(Grain::Stage.of(at)).or_default() += size;
-    }
-    let exact = |stage: Option<&Coordinates>| {
-        let of_stage = sizes
-            .iter()
-            .filter(|(at, _)| stage.is_none_or(|stage| Grain::Stage.of(at) == *stage));
-        let all: Vec<(&Coordinates, usize)> = of_stage.map(|(at, size)| (at, *size)).collect();
-        // One alone has nothing to be compared with.
-        match all.len() > 1 && all.iter().any(|(_, size)| *size > 1) {
-            true => all.into_iter().map(|(at, _)| (scope(at), *at)).collect(),
-            false => Vec::new(),
-        }
-    };
-    if stages.len() == 1 || stages.values().all(|size| *size < 2) {
-        let whole = Compared {
-            scope: Scope::default(),
-            all: Grain::Whole.of(&[None; 4]),
-            exact: exact(None),
-        };
-        return (Grain::Whole, vec![whole]);
-    }
-    let compared = |at: &Coordinates| Compared {
-        scope: scope(at),
-        all: *at,
-        exact: exact(Some(at)),
-    };
-    (Grain::Stage, stages.keys().map(compared).collect())
-}
-
-/// The groups of processes of one program, each with its members in ascending order.
-pub fn groups<'m>(members: impl Iterator<Item = (u32, &'m Identity)>) -> Vec<Compared<Vec<u32>>> {
+/// The groups of processes of one program: the whole program if no stage has two processes, otherwise each stage.
+pub fn groups<'m>(members: impl Iterator<Item = (u32, &'m Identity)>) -> Vec<Compared> {
     let mut members: Vec<(u32, Coordinates)> = members.map(|(member, of)| (member, coordinates(of))).collect();
     members.sort_unstable_by_key(|(member, _)| *member);
-    let by = |grain: Grain| {
-        let mut all: BTreeMap<Coordinates, Vec<u32>> = BTreeMap::new();
+    let by = |grain: fn(Coordinates) -> Coordinates| {
+        let mut all = Groups::new();
         for (member, at) in &members {
-            all.entry(grain.of(at)).or_default().push(*member);
+            all.entry(grain(*at)).or_default().push(*member);
         }
         all
     };
-    let mut grain = Grain::Exact;
-    let mut finest = by(grain);
-    while let Some(coarser) = grain.too_many(finest.len()) {
-        (grain, finest) = (coarser, by(coarser));
+    let mut stages = by(stage_of);
+    if stages.len() > STAGES_MAX {
+        stages = by(|_| [None; 4]);
     }
-    let (grain, planned) = plan(&finest.iter().map(|(at, members)| (*at, members.len())).collect());
-    let coarse = by(grain);
-    let of = |all: &BTreeMap<Coordinates, Vec<u32>>, at: Coordinates| all.get(&at).cloned().unwrap_or_default();
-    let groups = planned.into_iter();
-    groups
-        .map(|group| group.map(|at| of(&coarse, at), |at| of(&finest, at)))
-        .collect()
+    let mut exact = by(|at| at);
+    if exact.len() > GROUPS_MAX {
+        exact = stages.clone();
+    }
+    if stages.len() == 1 || stages.values().all(|members| members.len() < 2) {
+        return vec![Compared {
+            scope: Scope::default(),
+            all: members.into_iter().map(|(member, _)| member).collect(),
+            exact: finer(exact.iter()),
+        }];
+    }
+    let stages = stages.into_iter().map(|(at, all)| Compared {
+        scope: scope(&at),
+        all,
+        exact: finer(exact.iter().filter(|(exact, _)| stage_of(**exact) == at)),
+    });
+    stages.collect()
 }
 
-/// The outcome of a look at a group.
-pub struct Finding<'g, T, F> {
-    pub outcome: F,
+fn stage_of([stage, ..]: Coordinates) -> Coordinates {
+    [stage, None, None, None]
+}
+
+/// The groups within one, unless there is nothing to compare in them: one alone has none beside it.
+fn finer<'g>(groups: impl Iterator<Item = (&'g Coordinates, &'g Vec<u32>)>) -> Vec<(Scope, Vec<u32>)> {
+    let all: Vec<(Scope, Vec<u32>)> = groups.map(|(at, members)| (scope(at), members.clone())).collect();
+    match all.len() > 1 && all.iter().any(|(_, members)| members.len() > 1) {
+        true => all,
+        false => Vec::new(),
+    }
+}
+
+/// Processes of a group that stand out in it.
+pub struct Finding<'g> {
+    pub outcome: Outliers,
     pub scope: &'g Scope,
-    pub group: &'g T,
-}
-
-/// Looks at each group, and where it has no common value at the finer groups in it. `look` returns what it finds, and whether
-/// the values have something in common. Returns whether a group has no common value, too.
-pub fn look_at<'g, T, F>(
-    groups: &'g [Compared<T>],
-    mut look: impl FnMut(&'g T) -> (Option<F>, bool),
-) -> (Vec<Finding<'g, T, F>>, bool) {
-    let (mut all, mut differs) = (Vec::new(), false);
-    let mut add = |scope, group, (outcome, has_common_value): (Option<F>, bool)| {
-        differs |= !has_common_value && outcome.is_none();
-        all.extend(outcome.map(|outcome| Finding { outcome, scope, group }));
-    };
-    for compared in groups {
-        let of_all = look(&compared.all);
-        match of_all.1 || compared.exact.is_empty() {
-            true => add(&compared.scope, &compared.all, of_all),
-            false => {
-                for (scope, group) in &compared.exact {
-                    let of_group = look(group);
-                    add(scope, group, of_group);
-                }
-            }
-        }
-    }
-    (all, differs)
+    pub group: &'g [u32],
 }
 
 /// The processes of a program, and the groups in which they are compared.
 pub struct Peers {
     /// Ascending.
     pub members: Vec<u32>,
-    groups: Vec<Compared<Vec<u32>>>,
+    groups: Vec<Compared>,
 }
 
 /// How a quantity is spread over the processes of a program, and who stands out in which group.
 pub struct Judged<'g> {
     pub range: Range,
-    pub unlike: Vec<Finding<'g, Vec<u32>, Outliers>>,
+    pub unlike: Vec<Finding<'g>>,
     /// The values of a group differ too widely for a common one.
     pub differs: bool,
 }
 
 impl Judged<'_> {
     pub fn members(&self) -> impl Iterator<Item = u32> {
-        self.unlike.iter().flat_map(|finding| &finding.outcome.members).copied()
+        self.unlike.iter().flat_map(|finding| finding.outcome.members())
     }
 }
 
@@ -248,29 +172,44 @@ impl Peers {
 
     /// `values`: ascending by process; one without a value has 0.
     pub fn judge(&self, values: &[Example], chance: Chance) -> Judged<'_> {
+        self.judge_closer(values, chance, |_, _, _| None)
+    }
+
+    /// As [`Peers::judge`]. Where no value of a group stands out, `closer` may find who does in part of it; it gets the group, its
+    /// values, and whether these have something in common. A group whose values have nothing in common is judged by its finer groups.
+    pub fn judge_closer(
+        &self,
+        values: &[Example],
+        chance: Chance,
+        closer: impl Fn(&[u32], &Range, bool) -> Option<Outliers>,
+    ) -> Judged<'_> {
         let mut of_all = None;
-        let (unlike, differs) = look_at(&self.groups, |members| {
-            let is_all = members.len() == self.members.len();
-            let own = match is_all {
-                true => Cow::Borrowed(values),
-                false => Cow::Owned(within(values, members)),
+        let mut judged = |members: &[u32]| {
+            let (range, out, is_alike) = judge(values, members, chance);
+            of_all = (members.len() == self.members.len()).then_some(range).or(of_all);
+            (out.or_else(|| closer(members, &range, is_alike)), is_alike)
+        };
+        let (mut unlike, mut differs) = (Vec::new(), false);
+        for Compared { scope, all, exact } in &self.groups {
+            let of_all = judged(all);
+            let of_groups = match of_all.1 || exact.is_empty() {
+                true => vec![(scope, all, of_all)],
+                false => exact
+                    .iter()
+                    .map(|(scope, group)| (scope, group, judged(group)))
+                    .collect(),
             };
-            let (range, verdict) = judge_each(&own, members, chance);
-            of_all = is_all.then_some(range).or(of_all);
-            verdict.parts()
-        });
+            for (scope, group, (outcome, is_alike)) in of_groups {
+                differs |= !is_alike && outcome.is_none();
+                unlike.extend(outcome.map(|outcome| Finding { outcome, scope, group }));
+            }
+        }
         Judged {
-            range: of_all.unwrap_or_else(|| judge_each(values, &self.members, chance).0),
+            range: of_all.unwrap_or_else(|| judge(values, &self.members, chance).0),
             unlike,
             differs,
         }
     }
-}
-
-/// The values of these members.
-fn within(values: &[Example], members: &[u32]) -> Vec<Example> {
-    let value = |member: &u32| values.binary_search_by_key(member, |value| value.0).ok();
-    members.iter().filter_map(value).map(|at| values[at]).collect()
 }
 
 /// Sentences about several groups as one: the first of them, and the number of the others.
@@ -288,14 +227,14 @@ pub fn sentence(each: impl ExactSizeIterator<Item = String>) -> String {
 mod tests {
     use super::*;
 
-    fn of(groups: &[Compared<Vec<u32>>]) -> Vec<(String, Vec<u32>, usize)> {
+    fn of(groups: &[Compared]) -> Vec<(String, Vec<u32>, usize)> {
         let shown = groups.iter();
         shown
             .map(|group| (group.scope.to_string(), group.all.clone(), group.exact.len()))
             .collect()
     }
 
-    fn ranks(count: u32, place: impl Fn(u32) -> Vec<(Dimension, u32)>) -> Vec<Compared<Vec<u32>>> {
+    fn ranks(count: u32, place: impl Fn(u32) -> Vec<(Dimension, u32)>) -> Vec<Compared> {
         let identities: Vec<Identity> = (0..count)
             .map(|rank| Identity {
                 groups: place(rank).into_iter().collect(),

@@ -1,22 +1,17 @@
-//! The processes of one program, in groups that do the same work (`parallel.rs`), and what stands out in each.
-//!
-//! Sums are kept for exact groups and joined for the others. A program with more than [`parallel::GROUPS_MAX`] exact groups has
-//! stages only, since sums are kept per group.
+//! The processes of one program: what each holds at each call site, and what stands out among them.
 //!
 //! A call site that several stacks share, such as a helper that all allocations go through, is judged by stack too.
 
-use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
-use foldhash::HashSet;
+use foldhash::HashMap;
 
 use super::member::Member;
 use super::names::{Names, Naming, ProcessName, Values};
-use super::outliers::{Chance, Example, Outliers, Verdict, judge, judge_each, value};
-use super::parallel::{self, Compared, Coordinates, Grain, coordinates, look_at};
+use super::outliers::{Chance, Example, Outliers, Range, judge, value};
+use super::parallel::{Judged, Peers};
 use super::sites::{ProcessSums, Sites};
-use super::spread::Spread;
-use super::{Outlier, ProcessesOut, Quantity, SiteRow, StandsOut};
+use super::{Options, Outlier, ProcessesOut, Quantity, SiteRow, StandsOut};
 use crate::analysis::program::Program;
 use crate::analysis::tally::Tally;
 use crate::facts::{Instant, Row, SiteId, StackId};
@@ -26,159 +21,74 @@ pub const SITES_MAX: usize = 1 << 18;
 /// The most stacks of a call site that are judged each by itself.
 const PATHS_MAX: usize = 32;
 
-/// One call site in all processes of a group.
-#[derive(Debug, Clone, Default)]
+/// One call site in all processes.
+#[derive(Debug, Default)]
 struct Sums {
-    bytes: Spread,
+    runs: Vec<Run>,
     count: u64,
-    paths: Paths,
+    /// The largest of its estimates.
+    scatter: f64,
 }
 
-/// The stacks of a call site.
-#[derive(Debug, Clone, Default)]
-enum Paths {
-    #[default]
-    None,
-    /// Its values are those of the site.
-    One(StackId),
-    Several(Vec<(StackId, Spread)>),
-    /// More than [`PATHS_MAX`], or some that are not known.
-    Many,
+/// Processes with consecutive numbers that hold as much each at a call site, through the same stack.
+#[derive(Debug)]
+struct Run {
+    first: u32,
+    count: u32,
+    path: Option<StackId>,
+    bytes: u64,
 }
 
-impl Paths {
-    /// All stacks with their values, of which `bytes` is the sum.
-    fn several(self, bytes: &Spread) -> Option<Vec<(StackId, Spread)>> {
-        match self {
-            Paths::None => Some(Vec::new()),
-            Paths::One(path) => Some(vec![(path, bytes.clone())]),
-            Paths::Several(all) => Some(all),
-            Paths::Many => None,
-        }
-    }
-}
+/// A stack of a call site, and what each process holds through it.
+type OfPath = (StackId, Vec<Example>);
 
 impl Sums {
     /// Adds what a process holds at this call site, one row for each stack.
     fn add(&mut self, number: u32, rows: &[Row]) {
-        let total = Tally::total(rows.iter().map(|row| row.tally));
-        let paths = std::mem::take(&mut self.paths);
-        self.paths = match (paths, rows) {
-            (Paths::None, [Row { stack: Some(path), .. }]) => Paths::One(*path),
-            (Paths::One(one), [Row { stack: Some(path), .. }]) if one == *path => Paths::One(one),
-            (Paths::Many, _) => Paths::Many,
-            (paths, rows) => self.with_paths(paths, number, rows),
-        };
-        self.bytes.add(number, total.bytes);
-        rows.iter().for_each(|row| self.bytes.scatters(row.scatter));
-        self.count = self.count.saturating_add(total.count);
-    }
-
-    #[cold]
-    fn with_paths(&self, paths: Paths, number: u32, rows: &[Row]) -> Paths {
-        let Some(mut all) = paths.several(&self.bytes) else {
-            return Paths::Many;
-        };
         for row in rows {
-            let Some(path) = row.stack else {
-                return Paths::Many;
-            };
-            let spread = at_path(&mut all, path);
-            spread.add(number, row.tally.bytes);
-            spread.scatters(row.scatter);
-        }
-        limited(all)
-    }
-
-    fn join(&mut self, other: &Sums) {
-        let (mine, theirs) = (std::mem::take(&mut self.paths), other.paths.clone());
-        self.paths = match (mine, theirs) {
-            (Paths::None, paths) | (paths, Paths::None) => paths,
-            (Paths::One(one), Paths::One(other)) if one == other => Paths::One(one),
-            (mine, theirs) => match (mine.several(&self.bytes), theirs.several(&other.bytes)) {
-                (Some(mut all), Some(others)) => {
-                    others
-                        .iter()
-                        .for_each(|(path, spread)| at_path(&mut all, *path).join(spread));
-                    limited(all)
-                }
-                _ => Paths::Many,
-            },
-        };
-        self.bytes.join(&other.bytes);
-        self.count = self.count.saturating_add(other.count);
-    }
-}
-
-fn at_path(all: &mut Vec<(StackId, Spread)>, path: StackId) -> &mut Spread {
-    let at = all.iter().position(|(of, _)| *of == path).unwrap_or_else(|| {
-        all.push((path, Spread::default()));
-        all.len() - 1
-    });
-    &mut all[at].1
-}
-
-fn limited(all: Vec<(StackId, Spread)>) -> Paths {
-    if all.len() > PATHS_MAX {
-        Paths::Many
-    } else {
-        Paths::Several(all)
-    }
-}
-
-/// Processes that do the same work.
-#[derive(Debug, Clone, Default)]
-struct Cell {
-    members: Vec<u32>,
-    /// By [`SiteId`].
-    sites: Vec<Option<Box<Sums>>>,
-}
-
-impl Cell {
-    fn site(&mut self, site: SiteId) -> &mut Sums {
-        let at = site as usize;
-        if self.sites.len() <= at {
-            self.sites.resize_with(at + 1, || None);
-        }
-        self.sites[at].get_or_insert_default()
-    }
-
-    fn join(&mut self, other: &Cell) {
-        self.members.extend(&other.members);
-        self.members.sort_unstable();
-        for (site, sums) in (0..).zip(&other.sites) {
-            if let Some(sums) = sums {
-                self.site(site).join(sums);
+            let (path, bytes) = (row.stack, row.tally.bytes);
+            self.count = self.count.saturating_add(row.tally.count);
+            self.scatter = self.scatter.max(row.scatter);
+            match self.runs.last_mut() {
+                Some(run) if (run.path, run.bytes, run.first + run.count) == (path, bytes, number) => run.count += 1,
+                _ => self.runs.push(Run {
+                    first: number,
+                    count: 1,
+                    path,
+                    bytes,
+                }),
             }
         }
     }
 
-    fn sums(&self, site: SiteId) -> Option<&Sums> {
-        self.sites.get(site as usize)?.as_deref()
+    /// What each process holds in these runs.
+    fn values(&self, is_wanted: impl Fn(&Run) -> bool) -> Vec<Example> {
+        let runs = self.runs.iter().filter(|run| is_wanted(run));
+        let parts = runs.flat_map(|run| (run.first..run.first + run.count).map(|process| (process, run.bytes)));
+        let mut parts: Vec<(u32, u64)> = parts.collect();
+        parts.sort_unstable();
+        let each = parts.chunk_by(|a, b| a.0 == b.0);
+        let sum = |of: &[(u32, u64)]| of.iter().fold(0, |sum: u64, part| sum.saturating_add(part.1));
+        each.map(|of| (of[0].0, value(sum(of)))).collect()
     }
-}
 
-/// Cells joined by coarser coordinates; those that need no joining are borrowed.
-fn joined(cells: &BTreeMap<Coordinates, Cell>, grain: Grain) -> BTreeMap<Coordinates, Cow<'_, Cell>> {
-    let mut all: BTreeMap<Coordinates, Cow<Cell>> = BTreeMap::new();
-    for (at, cell) in cells {
-        match all.entry(grain.of(at)) {
-            std::collections::btree_map::Entry::Vacant(entry) => {
-                entry.insert(Cow::Borrowed(cell));
-            }
-            std::collections::btree_map::Entry::Occupied(mut entry) => entry.get_mut().to_mut().join(cell),
+    /// Its stacks, if it has several and all of them are known.
+    fn paths(&self) -> Vec<OfPath> {
+        let all: BTreeSet<Option<StackId>> = self.runs.iter().map(|run| run.path).collect();
+        if !(2..=PATHS_MAX).contains(&all.len()) || all.contains(&None) {
+            return Vec::new();
         }
+        let values = |path: StackId| (path, self.values(|run| run.path == Some(path)));
+        all.into_iter().flatten().map(values).collect()
     }
-    all
 }
 
 /// Processes of one program.
 #[derive(Debug, Default)]
 pub struct Population {
     pub program: Program,
-    grain: Grain,
-    cells: BTreeMap<Coordinates, Cell>,
-    known: HashSet<SiteId>,
+    members: Vec<u32>,
+    sites: HashMap<SiteId, Sums>,
     /// Memory of call sites beyond [`SITES_MAX`].
     pub beyond: Tally,
 }
@@ -201,84 +111,54 @@ impl Population {
 
     /// Adds a process.
     pub fn add(&mut self, number: u32, sums: &ProcessSums) {
-        let at = coordinates(&sums.row.member);
-        let cell = self.cells.entry(self.grain.of(&at)).or_default();
-        cell.members.push(number);
+        self.members.push(number);
         for rows in sums.sites.chunk_by(|a, b| a.site == b.site) {
             let site = rows[0].site;
-            if !self.known.contains(&site) {
-                if self.known.len() == SITES_MAX {
-                    self.beyond.join(Tally::total(rows.iter().map(|row| row.tally)));
-                    continue;
-                }
-                self.known.insert(site);
+            if self.sites.len() == SITES_MAX && !self.sites.contains_key(&site) {
+                self.beyond.join(Tally::total(rows.iter().map(|row| row.tally)));
+                continue;
             }
-            cell.site(site).add(number, rows);
-        }
-        while let Some(coarser) = self.grain.too_many(self.cells.len()) {
-            self.coarsen(coarser);
+            self.sites.entry(site).or_default().add(number, rows);
         }
     }
 
-    fn coarsen(&mut self, grain: Grain) {
-        let cells = joined(&self.cells, grain);
-        let cells = cells.into_iter().map(|(at, cell)| (at, cell.into_owned())).collect();
-        (self.grain, self.cells) = (grain, cells);
-    }
-
-    /// Judges the processes. `with_peaks`: peaks are of the memory that is shown, and not of memory that a filter left out.
-    pub fn judge(&mut self, sites: &Sites, rows: &[Option<Instant>], with_peaks: bool) -> Judgement {
-        self.cells.values_mut().for_each(|cell| cell.members.sort_unstable());
+    /// Judges the processes.
+    pub fn judge(&mut self, sites: &Sites, rows: &[Option<Instant>], options: &Options) -> Judgement {
+        self.members.sort_unstable();
         let mut judgement = Judgement::default();
-        let mut whole = joined(&self.cells, Grain::Whole);
-        let Some((_, whole)) = whole.pop_first() else {
-            return judgement;
-        };
-        let naming = naming(&self.program, &whole.members, rows, &mut judgement.warnings);
-        let sizes = self.cells.iter().map(|(at, cell)| (*at, cell.members.len())).collect();
-        let (grain, planned) = parallel::plan(&sizes);
-        let stages = match grain {
-            Grain::Stage => joined(&self.cells, grain),
-            Grain::Whole | Grain::Exact => BTreeMap::new(),
-        };
-        let all = |at: Coordinates| stages.get(&at).map_or(whole.as_ref(), Cow::as_ref);
-        let exact = |at: Coordinates| &self.cells[&at];
-        let groups = planned.into_iter().map(|group| group.map(all, exact));
+        let naming = naming(&self.program, &self.members, rows, &mut judgement.warnings);
         let mut names = Names::of(rows.iter().map(|row| Some(ProcessName::of(&row.as_ref()?.member))));
         names.naming = naming;
+        let identity = |&member: &u32| Some((member, &rows.get(member as usize)?.as_ref()?.member.identity));
         let context = Judging {
+            program: &self.program,
             sites,
             rows,
             names,
-            groups: groups.collect(),
+            peers: Peers::of(self.members.iter().filter_map(identity)),
+            with_values: options.values,
         };
-        let mut known: Vec<SiteId> = self.known.iter().copied().collect();
-        known.sort_unstable();
-        for site in known {
-            if let Some(sums) = whole.sums(site) {
-                let row = context.site(&self.program, site, sums, whole.members.len() as u64);
-                judgement.sites.push(row);
-            }
-        }
+        let mut known: Vec<(&SiteId, &Sums)> = self.sites.iter().collect();
+        known.sort_unstable_by_key(|(site, _)| **site);
+        let known = known.into_iter().map(|(site, sums)| context.site(*site, sums));
+        judgement.sites = known.collect();
         type ValueOf = fn(&Instant) -> (u64, f64);
         let quantities: [(Quantity, ValueOf); 2] = [
             (Quantity::Held, |row| (row.held.bytes, row.held_scatter())),
             (Quantity::Peak, |row| (row.peak_bytes, 0.0)),
         ];
-        let quantities = quantities.into_iter();
-        for (what, of) in quantities.filter(|(what, _)| with_peaks || *what != Quantity::Peak) {
-            let (out, _) = look_at(&context.groups, |cell| {
-                let mut chance = Chance::default();
-                let mut values: Vec<Example> = Vec::with_capacity(cell.members.len());
-                for &member in &cell.members {
-                    let (bytes, scatter) = context.row(member).map_or((0, 0.0), of);
-                    chance.of_byte = chance.of_byte.max(scatter);
-                    values.push((member, value(bytes)));
-                }
-                let (out, has_common_value) = judge_each(&values, &cell.members, chance).1.parts();
-                (out.map(|out| (out, None)), has_common_value)
-            });
-            if let Some((out, members)) = context.combined(&out, None) {
+        // Peaks are of all memory, also of what a filter left out.
+        let is_wanted = |what: Quantity| what != Quantity::Peak || options.filter.is_empty();
+        for (what, of) in quantities.into_iter().filter(|(what, _)| is_wanted(*what)) {
+            let of = |&member: &u32| (member, context.row(member).map_or((0, 0.0), of));
+            let values = || context.peers.members.iter().map(of);
+            let chance = Chance {
+                of_byte: values().map(|(_, (_, scatter))| scatter).fold(0.0, f64::max),
+                of_value: 0.0,
+            };
+            let values: Vec<Example> = values().map(|(member, (bytes, _))| (member, value(bytes))).collect();
+            let judged = context.peers.judge(&values, chance);
+            if let Some((out, members)) = context.stands_out(&judged, &[]) {
                 judgement.processes.push((ProcessesOut { what, out }, members));
             }
         }
@@ -286,14 +166,13 @@ impl Population {
     }
 }
 
-/// An outlier in a group, with the stack if only that stands out.
-type Finding<'g, 'a> = parallel::Finding<'g, &'a Cell, (Outliers, Option<StackId>)>;
-
 struct Judging<'a> {
+    program: &'a Program,
     sites: &'a Sites,
     rows: &'a [Option<Instant>],
     names: Names<'a>,
-    groups: Vec<Compared<&'a Cell>>,
+    peers: Peers,
+    with_values: bool,
 }
 
 impl Judging<'_> {
@@ -301,72 +180,54 @@ impl Judging<'_> {
         self.rows.get(member as usize)?.as_ref()
     }
 
-    fn site(&self, program: &Program, site: SiteId, sums: &Sums, of: u64) -> (SiteRow, Vec<u32>) {
-        let none = Sums::default();
-        let (out, differs) = look_at(&self.groups, |cell| {
-            let sums = cell.sums(site).unwrap_or(&none);
-            match judge(&sums.bytes, &cell.members) {
-                Verdict::StandOut(out) => (Some((out, None)), true),
-                Verdict::Alike => (self.behind(sums, &cell.members, true), true),
-                Verdict::NoCommonValue => (self.behind(sums, &cell.members, false), false),
-            }
-        });
-        let (stands_out, members) = self.combined(&out, Some(sums)).unzip();
-        let (median_bytes, median_is_exact) = sums.bytes.median(of);
+    fn site(&self, site: SiteId, sums: &Sums) -> (SiteRow, Vec<u32>) {
+        let (values, paths) = (sums.values(|_| true), sums.paths());
+        let chance = Chance {
+            of_byte: sums.scatter,
+            of_value: 0.0,
+        };
+        let behind = |members: &[u32], range: &Range, is_alike: bool| {
+            let judged = paths.iter().filter_map(|(path, of_path)| {
+                let out = judge(of_path, members, chance).1?;
+                is_more(&out, &values, range, is_alike).then_some(Outliers {
+                    path: Some(*path),
+                    ..out
+                })
+            });
+            judged.max_by_key(|out| {
+                let fingerprint = out.path.map(|path| self.sites.fingerprint(path));
+                (out.apart, std::cmp::Reverse(fingerprint))
+            })
+        };
+        let judged = self.peers.judge_closer(&values, chance, behind);
+        let (stands_out, members) = self.stands_out(&judged, &paths).unzip();
         let row = SiteRow {
-            program: program.clone(),
+            program: self.program.clone(),
             site: self.sites.get(site),
-            sum_bytes: u64::try_from(sums.bytes.sum).unwrap_or(u64::MAX),
+            sum_bytes: u64::try_from(judged.range.sum).unwrap_or(u64::MAX),
             sum_count: sums.count,
-            median_bytes,
-            median_is_exact,
-            min_bytes: sums.bytes.min(of),
-            max_bytes: sums.bytes.max,
-            processes: sums.bytes.have(),
-            of_processes: of,
-            differs: differs && stands_out.is_none(),
+            median_bytes: judged.range.median.unsigned_abs(),
+            median_is_exact: true,
+            min_bytes: judged.range.min.unsigned_abs(),
+            max_bytes: judged.range.max.unsigned_abs(),
+            processes: values.len() as u64,
+            of_processes: self.peers.members.len() as u64,
+            differs: judged.differs && stands_out.is_none(),
             stands_out,
+            values: if self.with_values { values } else { Vec::new() },
         };
         (row, members.unwrap_or_default())
     }
 
-    /// Processes that have unusually much through one of the site's stacks. If the sums of the site are alike, a process counts
-    /// only if its sum shows at least half of the difference: otherwise another stack has less, so the memory went another way.
-    fn behind(&self, sums: &Sums, members: &[u32], is_alike: bool) -> Option<(Outliers, Option<StackId>)> {
-        let Paths::Several(paths) = &sums.paths else {
-            return None;
+    /// The findings of all groups as one, and the processes. `paths`: the stacks that were compared.
+    fn stands_out(&self, judged: &Judged, paths: &[OfPath]) -> Option<(StandsOut<Outlier>, Vec<u32>)> {
+        // The caller that tells a stack from the others of its site.
+        let via = |path: StackId| {
+            let others = paths.iter().map(|(other, _)| *other);
+            let others: Vec<StackId> = others.filter(|other| *other != path).collect();
+            self.sites.via(path, &others)
         };
-        let (median, _) = sums.bytes.median(members.len() as u64);
-        let is_more = |out: &Outliers| {
-            let shows = |&(member, bytes): &Example| {
-                let total = sums.bytes.example(member);
-                total.is_some_and(|total| value(total.saturating_sub(median)) >= (bytes - out.median) / 2)
-            };
-            let all_known = out.examples.len() as u64 == out.count;
-            out.from > out.median && (!is_alike || all_known && out.examples.iter().all(shows))
-        };
-        let judged = paths.iter().filter_map(|(path, spread)| match judge(spread, members) {
-            Verdict::StandOut(out) if is_more(&out) => Some((out, *path)),
-            _ => None,
-        });
-        let most = judged.max_by_key(|(out, path)| (out.apart, std::cmp::Reverse(self.sites.fingerprint(*path))));
-        most.map(|(out, path)| (out, Some(path)))
-    }
-
-    /// The findings of all groups as one, and the processes.
-    fn combined(&self, all: &[Finding], sums: Option<&Sums>) -> Option<(StandsOut<Outlier>, Vec<u32>)> {
-        let mut order: Vec<&Finding> = all.iter().collect();
-        order.sort_by_key(|finding| std::cmp::Reverse(finding.outcome.0.apart));
-        let sentences = order.iter().map(|finding| {
-            let (out, path) = &finding.outcome;
-            let via = path.and_then(|path| self.via(path, sums?));
-            let members = &finding.group.members;
-            self.names.sentence(Values::Bytes, out, members, finding.scope, via)
-        });
-        let sentence = parallel::sentence(sentences);
-        let outs = || all.iter().map(|finding| &finding.outcome.0);
-        let mut members: Vec<u32> = outs().flat_map(|out| &out.members).copied().collect();
-        members.sort_unstable();
+        let sentence = self.names.unlike(Values::Bytes, &judged.unlike, via);
         let process = |(member, bytes): Example| {
             let row = self.row(member)?;
             Some(Outlier {
@@ -377,21 +238,20 @@ impl Judging<'_> {
                 source: row.source.clone(),
             })
         };
-        Some((StandsOut::of(outs(), sentence, process)?, members))
+        let mut members: Vec<u32> = judged.members().collect();
+        members.sort_unstable();
+        Some((StandsOut::of(judged, sentence, process)?, members))
     }
+}
 
-    /// The caller that tells a stack from the others of its site.
-    fn via(&self, path: StackId, sums: &Sums) -> Option<String> {
-        let Paths::Several(all) = &sums.paths else {
-            return None;
-        };
-        let others: Vec<StackId> = all
-            .iter()
-            .map(|(other, _)| *other)
-            .filter(|other| *other != path)
-            .collect();
-        self.sites.via(path, &others)
-    }
+/// Whether processes have unusually much through one of the site's stacks. If the sums of the site are alike, a process counts
+/// only if its sum shows at least half of the difference: otherwise another stack has less, so the memory went another way.
+fn is_more(out: &Outliers, sums: &[Example], range: &Range, is_alike: bool) -> bool {
+    let shows = |&(member, bytes): &Example| {
+        let at = sums.binary_search_by_key(&member, |sum| sum.0);
+        at.is_ok_and(|at| (sums[at].1 - range.median).max(0) >= (bytes - out.median) / 2)
+    };
+    out.range().0 > out.median && (!is_alike || out.values.iter().all(shows))
 }
 
 /// Ranks name processes if each process has its own.
@@ -402,7 +262,7 @@ fn naming(program: &Program, members: &[u32], rows: &[Option<Instant>], warnings
     let twice = ranks.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0]);
     if let Some(rank) = twice {
         let different = |of: &dyn Fn(&Member) -> Option<String>| {
-            let all: std::collections::BTreeSet<String> = rows().filter_map(|row| of(&row.member)).collect();
+            let all: BTreeSet<String> = rows().filter_map(|row| of(&row.member)).collect();
             all.len()
         };
         let jobs = different(&|member| member.job.clone());

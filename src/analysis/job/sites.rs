@@ -334,15 +334,11 @@ impl ProcessSums {
         let unexplained: Option<Vec<i128>> = report.ledger.devices.iter().map(|device| device.unexplained).collect();
         row.unexplained_bytes = unexplained.filter(|all| !all.is_empty()).map(|all| all.iter().sum());
         row.suppressed = report.suppressed;
-        row.left_out = report
-            .filter
-            .as_ref()
-            .map_or_else(Tally::default, |filtered| filtered.left_out);
-        let since = report
-            .filter
-            .as_ref()
-            .and_then(|filtered| filtered.filter.since.as_deref());
-        row.lacks_mark = since.is_some_and(|name| mark_time(snapshot, name).is_none());
+        if let Some(filtered) = &report.filter {
+            let since = filtered.filter.since.as_deref();
+            row.left_out = filtered.left_out;
+            row.lacks_mark = since.is_some_and(|name| mark_time(snapshot, name).is_none());
+        }
         let mut rows = Vec::new();
         for row in &report.rows {
             let Some(first) = row.stacks.first() else { continue };

@@ -2,7 +2,6 @@
 
 use super::identity::Identity;
 use super::member::Member;
-use super::spread::scattered;
 use super::*;
 use crate::analysis::job::sites::Keys;
 use crate::facts::{Instant, Row, SiteId};
@@ -29,6 +28,10 @@ pub fn member(rank: u32) -> Member {
             script: Some("train.py".to_owned()),
         },
     }
+}
+
+fn scattered(seed: u64) -> u64 {
+    crate::lockfree::index::mix(seed.wrapping_add(0x9e37_79b9_7f4a_7c15))
 }
 
 fn sum(site: SiteId, path: Option<u32>, bytes: u64) -> Row {
@@ -180,7 +183,7 @@ fn all_ranks_with_an_unusual_sum_are_marked() {
 fn of_many_ranks_without_memory_some_are_listed() {
     let report = job(400, |rank| vec![MIB, if rank % 4 == 0 { 0 } else { 10 * MIB }]);
     let out = report.sites[0].stands_out.as_ref().expect("outliers");
-    assert_eq!((out.count, out.processes.len()), (100, spread::EXAMPLES));
+    assert_eq!((out.count, out.processes.len()), (100, LISTED));
 }
 
 #[test]

@@ -318,7 +318,7 @@ struct Words<'p> {
     names: Names<'p>,
     judged: usize,
     /// Of the judged ones.
-    groups: Vec<Compared<Vec<u32>>>,
+    groups: Vec<Compared>,
     against: Against,
 }
 
@@ -375,7 +375,7 @@ impl<'p> Words<'p> {
         let names = || self.names.list(same.iter().map(|of| of.process as u32));
         let only = if same.len() == 1 { "only " } else { "" };
         // Where stages are known, the processes of one are compared with each other.
-        let has_all = |group: &&Compared<Vec<u32>>| same.iter().all(|of| group.all.contains(&(of.process as u32)));
+        let has_all = |group: &&Compared| same.iter().all(|of| group.all.contains(&(of.process as u32)));
         let stage = self.groups.iter().filter(|group| group.all.len() > 1).find(has_all);
         let (of, scope) = stage.map_or((self.judged, String::new()), |group| {
             (group.all.len(), group.scope.to_string())

@@ -216,7 +216,7 @@ fn row(
     HolderRow {
         sentence: match judged.unlike.is_empty() {
             true => names.in_common(Values::Bytes, &bytes, of),
-            false => names.unlike(Values::Bytes, &judged.unlike),
+            false => names.unlike(Values::Bytes, &judged.unlike, |_| None),
         },
         program,
         class,

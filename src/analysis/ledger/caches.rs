@@ -137,6 +137,7 @@ pub(super) struct Mapped<'a> {
 type ByOwner<'a> = BTreeMap<&'a str, LedgerTally>;
 
 /// All driver-level records of a snapshot, by device and holder, with the blocks in them.
+#[derive(Default)]
 pub(super) struct Spread<'a> {
     held: BTreeMap<(usize, Holder<'a>), LedgerTally>,
     blocks: BTreeMap<(usize, Holder<'a>), ByOwner<'a>>,
@@ -153,13 +154,7 @@ impl<'a> Spread<'a> {
     }
 
     pub fn of(snapshot: &'a Snapshot, stacks: &CallStacks, groups: &Groups<'a>) -> Spread<'a> {
-        let mut spread = Spread {
-            held: BTreeMap::new(),
-            blocks: BTreeMap::new(),
-            outside: BTreeMap::new(),
-            scattered: BTreeSet::new(),
-            caches: BTreeMap::new(),
-        };
+        let mut spread = Spread::default();
         for group in &groups.all {
             if group.call.kind.place() == Place::Device
                 && let Some(device) = group.call.device

@@ -282,24 +282,11 @@ fn row<'a>(
     let now = snapshot.taken.at_ns;
     let mut row = Row {
         label,
-        bytes: 0,
-        count: 0,
-        claims: 0,
-        pool: false,
-        allocator: None,
         library: shared(members.iter().map(|group| stacks.get(group.stack).library)),
-        kinds: BTreeMap::new(),
-        devices: BTreeMap::new(),
-        streams: BTreeMap::new(),
-        threads: BTreeMap::new(),
-        apis: BTreeMap::new(),
         smallest: members.iter().map(|group| group.smallest).min().unwrap_or(0),
         largest: members.iter().map(|group| group.largest).max().unwrap_or(0),
-        oldest_age_ns: 0,
         newest_age_ns: u64::MAX,
-        stacks: Vec::new(),
-        stacks_in_all: 0,
-        estimated: None,
+        ..Row::default()
     };
     let mut estimate: Option<Estimate> = None;
     let mut per_stack: HashMap<Fingerprint, (Tally, Option<usize>)> = HashMap::new();

@@ -109,6 +109,7 @@ fn median(histogram: &[Bucket], count: u64) -> u64 {
 }
 
 /// All sums, and what is known about blocks.
+#[derive(Default)]
 pub(super) struct Counting {
     /// The beginning of the window.
     from_ns: u64,
@@ -135,11 +136,7 @@ impl Counting {
         Counting {
             from_ns,
             rows: (0..rows).map(|_| Counts::default()).collect(),
-            totals: Default::default(),
-            by_site: HashMap::default(),
-            last_of_thread: HashMap::default(),
-            last_blocks: HashMap::default(),
-            freed: HashMap::default(),
+            ..Counting::default()
         }
     }
 

@@ -358,10 +358,7 @@ fn devices(instants: &[Instant]) -> Vec<DeviceTrend> {
             devices.push(DeviceTrend {
                 label: device.label.clone(),
                 name: device.name.clone(),
-                total_bytes: None,
-                used_bytes: None,
-                pace: 0.0,
-                full_after: None,
+                ..DeviceTrend::default()
             });
             devices.len() - 1
         });

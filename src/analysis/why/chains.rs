@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 use super::retained::largest;
 use super::{Options, Retained, largest_first};
+use crate::analysis::preorder::preorder;
 use crate::analysis::words::count;
 
 /// Fewer repetitions of a step are written out.
@@ -72,36 +73,19 @@ fn merged(tree: Vec<Retained>) -> Vec<Retained> {
 
 /// The rows in the order in which they are printed, siblings by size; without rows that free nothing.
 fn in_order(rows: Vec<Retained>, options: &Options) -> Vec<Retained> {
-    let mut below: HashMap<Option<usize>, Vec<usize>> = HashMap::new();
-    for (nth, row) in rows
-        .iter()
-        .enumerate()
-        .filter(|(_, row)| row.tally.count > 0 || row.host_bytes > 0)
-    {
-        below.entry(row.parent).or_default().push(nth);
-    }
-    for siblings in below.values_mut() {
-        // The last one is taken first.
-        let by_size = |a: &Retained, b: &Retained| match options.host {
-            true => options.size(a).cmp(&options.size(b)),
-            false => largest_first(b.tally, a.tally),
-        };
-        siblings.sort_by(|&a, &b| by_size(&rows[a], &rows[b]).then(b.cmp(&a)));
-    }
-    let mut sorted: Vec<Retained> = Vec::with_capacity(rows.len());
-    let mut open: Vec<(usize, Option<usize>)> = Vec::new();
-    open.extend(below.remove(&None).into_iter().flatten().map(|nth| (nth, None)));
-    while let Some((nth, parent)) = open.pop() {
-        let depth = parent.map_or(0, |parent| sorted[parent].depth + 1);
-        sorted.push(Retained {
-            parent,
-            depth,
-            ..rows[nth].clone()
-        });
-        let at = Some(sorted.len() - 1);
-        open.extend(below.remove(&Some(nth)).into_iter().flatten().map(|nth| (nth, at)));
-    }
-    sorted
+    let freeing = rows.iter().map(|row| row.parent).enumerate();
+    let freeing = freeing.filter(|&(nth, _)| rows[nth].tally.count > 0 || rows[nth].host_bytes > 0);
+    let by_size = |a: &Retained, b: &Retained| match options.host {
+        true => options.size(b).cmp(&options.size(a)),
+        false => largest_first(a.tally, b.tally),
+    };
+    let order = preorder(freeing, usize::MAX, |a, b| by_size(&rows[a], &rows[b]).then(a.cmp(&b)));
+    let in_place = order.into_iter().map(|row| Retained {
+        parent: row.parent,
+        depth: row.depth,
+        ..rows[row.number].clone()
+    });
+    in_place.collect()
 }
 
 /// A step of a name, and how often it is repeated.

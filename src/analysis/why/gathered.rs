@@ -83,6 +83,7 @@ pub(super) fn around(retainers: &[Retainer], innermost: Option<usize>) -> impl I
 const MORE_HOLDERS: &str = "other holders";
 
 /// The selected memory, added up.
+#[derive(Default)]
 pub(super) struct Gathered<'a> {
     /// The number of blocks that the selector names, of any class.
     pub selected: u64,
@@ -121,20 +122,7 @@ impl<'a> Gathered<'a> {
             retainers: &holders.retainers,
             known: HashMap::new(),
         };
-        let mut gathered = Gathered {
-            selected: 0,
-            total: Tally::default(),
-            sites: HashSet::new(),
-            roots: HashSet::new(),
-            classes: BTreeMap::new(),
-            rows: HashMap::new(),
-            not_searched: Tally::default(),
-            changed: Tally::default(),
-            unretained: Tally::default(),
-            pools: BTreeMap::new(),
-            modules: HashMap::new(),
-            block: None,
-        };
+        let mut gathered = Gathered::default();
         for (index, block) in snapshot.allocations.iter().enumerate() {
             let level = groups.level(&block, stacks);
             if block.bytes == 0 || !level.is_counted() {

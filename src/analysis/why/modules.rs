@@ -7,6 +7,7 @@
 //! ```
 
 use super::*;
+use crate::analysis::preorder::preorder;
 use crate::snapshot::OwnerModule;
 
 /// Modules deeper than this are a part of the one around them.
@@ -68,36 +69,25 @@ impl Modules {
                 sums[parent].join(sum);
             }
         }
-        let mut below: HashMap<Option<usize>, Vec<usize>> = HashMap::new();
-        for nth in (0..all.len()).filter(|&nth| sums[nth].count > 0) {
-            below.entry(all[nth].parent).or_default().push(nth);
-        }
-        let mut open: Vec<(usize, Option<usize>)> = Vec::new();
-        let mut push = |open: &mut Vec<_>, of: Option<usize>, parent| {
-            let mut inner = below.remove(&of).unwrap_or_default();
-            inner.sort_by(|&a, &b| largest_first(sums[a], sums[b]).then(a.cmp(&b)));
-            open.extend(inner.into_iter().rev().map(|nth| (nth, parent)));
-        };
-        push(&mut open, None, None);
-        while let Some((nth, parent)) = open.pop() {
-            let around = parent.map(|parent: usize| &modules.tree[parent]);
-            let depth = around.map_or(0, |around| around.depth + 1);
+        let holding = (0..all.len()).filter(|&nth| sums[nth].count > 0);
+        let holding = holding.map(|nth| (nth, all[nth].parent));
+        let by_size = |a: usize, b: usize| largest_first(sums[a], sums[b]).then(a.cmp(&b));
+        for row in preorder(holding, DEEPEST, by_size) {
+            let module = &all[row.number];
+            let around = row.parent.map(|parent| &modules.tree[parent]);
             let path = match around.filter(|around| around.depth > 0) {
-                Some(around) => format!("{}.{}", around.path, all[nth].name),
-                None => all[nth].name.clone(),
+                Some(around) => format!("{}.{}", around.path, module.name),
+                None => module.name.clone(),
             };
             modules.tree.push(ModuleRow {
                 path,
-                class: all[nth].class.clone(),
-                parent,
-                depth,
+                class: module.class.clone(),
+                parent: row.parent,
+                depth: row.depth,
                 modules: 1,
-                also: all[nth].also,
-                tally: sums[nth],
+                also: module.also,
+                tally: sums[row.number],
             });
-            if depth < DEEPEST {
-                push(&mut open, Some(nth), Some(modules.tree.len() - 1));
-            }
         }
         Some(modules)
     }

@@ -383,7 +383,7 @@ fn named(ranks: &BTreeSet<u32>) -> String {
 }
 
 fn shown(numbers: &BTreeSet<u32>) -> String {
-    ranges(&numbers.iter().copied().collect::<Vec<_>>(), 0, RANGES)
+    ranges(&numbers.iter().copied().collect::<Vec<_>>(), RANGES)
 }
 
 /// The name of this host, as recordings have it.

@@ -24,11 +24,7 @@ pub fn page(diff: &JobDiff, top: Option<usize>) -> Document {
     }
     for (side, title) in [(&diff.before, "not read before"), (&diff.after, "not read after")] {
         if !side.unreadable.is_empty() {
-            unreadable(
-                title,
-                side.unreadable.iter().map(|input| (&*input.source, &*input.reason)),
-                &mut page,
-            );
+            unreadable(title, &side.unreadable, &mut page);
         }
     }
     let recordings = diff.pairs.iter().flat_map(|pair| [&pair.before, &pair.after]);

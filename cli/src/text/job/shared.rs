@@ -34,7 +34,7 @@ fn lines(job: &JobReport) -> impl Iterator<Item = String> {
     }
     let naming = Naming::of((job.processes.iter()).map(|process| ProcessName::of(&process.row.member)));
     // Handles are valid on one host.
-    let list = move |of: &[SharedWith]| naming.list(&of.iter().map(named).collect::<Vec<_>>(), 0, false);
+    let list = move |of: &[SharedWith]| naming.list(&of.iter().map(named).collect::<Vec<_>>(), false);
     let host = |row: &SharedRow| match row.users.first() {
         Some(user) if job.hosts > 1 => format!(" on {}", Escaped(&user.host)),
         _ => String::new(),

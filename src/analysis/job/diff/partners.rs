@@ -12,18 +12,16 @@ pub fn partners(before: &[ProcessSums], after: &[ProcessSums], warnings: &mut Ve
     let mut found: Vec<(usize, usize, By)> = Vec::new();
     let mut taken = (vec![false; before.len()], vec![false; after.len()]);
     let mut pass = |by: By, key: &dyn Fn(&Instant) -> Option<String>, unique: bool, warnings: &mut Vec<String>| {
-        let mut known: HashMap<String, Vec<usize>> = HashMap::new();
-        for (old, sums) in before.iter().enumerate().filter(|(old, _)| !taken.0[*old]) {
-            if let Some(key) = key(&sums.row) {
-                known.entry(key).or_default().push(old);
+        let by_key = |side: &[ProcessSums], taken: &[bool]| {
+            let mut found: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+            for (number, sums) in side.iter().enumerate().filter(|(number, _)| !taken[*number]) {
+                if let Some(key) = key(&sums.row) {
+                    found.entry(key).or_default().push(number);
+                }
             }
-        }
-        let mut wanted: BTreeMap<String, Vec<usize>> = BTreeMap::new();
-        for (new, sums) in after.iter().enumerate().filter(|(new, _)| !taken.1[*new]) {
-            if let Some(key) = key(&sums.row) {
-                wanted.entry(key).or_default().push(new);
-            }
-        }
+            found
+        };
+        let (known, wanted) = (by_key(before, &taken.0), by_key(after, &taken.1));
         let mut twice = 0;
         for (key, news) in wanted {
             let Some(olds) = known.get(&key) else { continue };

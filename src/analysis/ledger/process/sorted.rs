@@ -77,6 +77,7 @@ fn are_chunks(taken: &Segment) -> bool {
 }
 
 /// Segments by purpose, and those that only their sizes tell apart.
+#[derive(Default)]
 pub(super) struct Sorted<'s, 'a> {
     by_purpose: BTreeMap<Purpose, Vec<Segment<'s, 'a>>>,
     sums: BTreeMap<Purpose, i128>,
@@ -96,13 +97,7 @@ impl<'s, 'a> Sorted<'s, 'a> {
         heaps: Vec<u64>,
         given_back: &GivenBack,
     ) -> Sorted<'s, 'a> {
-        let mut sorted = Sorted {
-            by_purpose: BTreeMap::new(),
-            sums: BTreeMap::new(),
-            local: Vec::new(),
-            heap: Vec::new(),
-            estimated: false,
-        };
+        let mut sorted = Sorted::default();
         for taken in all {
             let purpose = match taken.call.purpose {
                 Purpose::GraphLaunch if has_graphs && are_chunks(taken) => Purpose::Pool,
