@@ -71,6 +71,7 @@ macro_rules! driver_functions {
             cuMemPoolDestroy = cuMemPoolDestroy (pool: CUmemoryPool) => destroys_pool(pool);
             cuMemPoolTrimTo = cuMemPoolTrimTo (pool: CUmemoryPool, keep: usize) => observes();
             cuDeviceSetMemPool = cuDeviceSetMemPool (device: CUdevice, pool: CUmemoryPool) => sets_pool(device, pool);
+            cuMemSetMemPool = cuMemSetMemPool (location: *mut CUmemLocation, kind: Enum<CUmemAllocationType>, pool: CUmemoryPool) => sets_pool_of(location, kind, pool);
             cuMemPoolExportToShareableHandle = cuMemPoolExportToShareableHandle (out: *mut c_void, pool: CUmemoryPool, handle_type: Enum<CUmemAllocationHandleType>, flags: u64) => observes();
             cuMemPoolImportFromShareableHandle = cuMemPoolImportFromShareableHandle (out: *mut CUmemoryPool, handle: *mut c_void, handle_type: Enum<CUmemAllocationHandleType>, flags: u64) => imports_pool(out);
             cuMemPoolImportPointer = cuMemPoolImportPointer (out: *mut CUdeviceptr, pool: CUmemoryPool, data: *mut CUmemPoolPtrExportData) => imports_pointer(out, pool);
@@ -96,6 +97,15 @@ macro_rules! driver_functions {
             cuMulticastBindAddr_v2 = cuMulticastBindAddr_v2 (multicast: CUmemGenericAllocationHandle, device: CUdevice, offset: usize, address: CUdeviceptr, bytes: usize, flags: u64) => observes();
             cuMulticastUnbind = cuMulticastUnbind (multicast: CUmemGenericAllocationHandle, device: CUdevice, offset: usize, bytes: usize) => observes();
 
+            // Logical endpoints: memory that is bound to one can be reached from other machines. They count 0 bytes.
+            cuLogicalEndpointCreate = cuLogicalEndpointCreate (endpoint: CUlogicalEndpointId, properties: *const CUlogicalEndpointProp) => observes();
+            cuLogicalEndpointImport = cuLogicalEndpointImport (endpoint: CUlogicalEndpointId, handle: *const c_void, handle_type: Enum<CUlogicalEndpointIpcHandleType>) => observes();
+            cuLogicalEndpointDestroy = cuLogicalEndpointDestroy (endpoint: CUlogicalEndpointId) => observes();
+            cuLogicalEndpointBindMem = cuLogicalEndpointBindMem (endpoint: CUlogicalEndpointId, device: CUdevice, offset: u64, handle: CUmemGenericAllocationHandle, handle_offset: u64, bytes: u64, flags: u64) => observes();
+            cuLogicalEndpointBindAddr = cuLogicalEndpointBindAddr (endpoint: CUlogicalEndpointId, device: CUdevice, offset: u64, address: *mut c_void, bytes: u64, flags: u64) => observes();
+            cuLogicalEndpointUnbind = cuLogicalEndpointUnbind (endpoint: CUlogicalEndpointId, device: CUdevice, offset: u64, bytes: u64) => observes();
+            cuMemGetLocationInfo = cuMemGetLocationInfo (address: CUdeviceptr, bytes: usize, granularity: usize, sampling: usize, out: *mut CUmemLocation) => observes();
+
             // An opened IPC handle maps another process's memory and counts 0 bytes. The handle's bytes tell which memory it is.
             cuIpcGetMemHandle = cuIpcGetMemHandle (out: *mut CUipcMemHandle, address: CUdeviceptr) => exports_ipc(out, address);
             cuIpcOpenMemHandle = cuIpcOpenMemHandle_v2 (out: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint) => opens_ipc(out, handle);
@@ -115,6 +125,10 @@ macro_rules! driver_functions {
             cuGraphAddNode_v2 = cuGraphAddNode_v2 (node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const CUgraphEdgeData, count: usize, params: *mut CUgraphNodeParams) => adds_node(graph, params);
             cuGraphAddNode_v3 = cuGraphAddNode_v3 (node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const CUgraphEdgeData, count: usize, params: *mut CUgraphNodeParams) => adds_node(graph, params);
             cuGraphAddChildGraphNode = cuGraphAddChildGraphNode (node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize, child: CUgraph) => adds_child(graph, child);
+            // The parameters of memory nodes cannot be set.
+            cuGraphNodeSetParams = cuGraphNodeSetParams (node: CUgraphNode, params: *mut CUgraphNodeParams) => observes();
+            cuGraphNodeSetParams_v2 = cuGraphNodeSetParams_v2 (node: CUgraphNode, params: *mut CUgraphNodeParams) => observes();
+            cuGraphExecNodeSetParams = cuGraphExecNodeSetParams (exec: CUgraphExec, node: CUgraphNode, params: *mut CUgraphNodeParams) => observes();
             cuGraphInstantiate = none (out: *mut CUgraphExec, graph: CUgraph, error_node: *mut CUgraphNode, log: *mut c_char, log_bytes: usize) => instantiates(out, graph);
             cuGraphInstantiate_v2 = none (out: *mut CUgraphExec, graph: CUgraph, error_node: *mut CUgraphNode, log: *mut c_char, log_bytes: usize) => instantiates(out, graph);
             cuGraphInstantiateWithFlags = cuGraphInstantiateWithFlags (out: *mut CUgraphExec, graph: CUgraph, flags: u64) => instantiates(out, graph);
@@ -131,6 +145,8 @@ macro_rules! driver_functions {
             cuStreamBeginCapture_v2_ptsz = cuStreamBeginCapture_v2 (stream: CUstream, mode: Enum<CUstreamCaptureMode>) => begins_capture();
             cuStreamBeginCaptureToGraph = cuStreamBeginCaptureToGraph (stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const CUgraphEdgeData, count: usize, mode: Enum<CUstreamCaptureMode>) => begins_capture();
             cuStreamBeginCaptureToGraph_ptsz = cuStreamBeginCaptureToGraph (stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const CUgraphEdgeData, count: usize, mode: Enum<CUstreamCaptureMode>) => begins_capture();
+            // A recapture repeats the memory nodes that the graph has.
+            cuStreamBeginRecaptureToGraph = cuStreamBeginRecaptureToGraph (stream: CUstream, mode: Enum<CUstreamCaptureMode>, graph: CUgraph, callback: CUgraphRecaptureCallback, data: *mut c_void) => begins_capture();
             cuStreamEndCapture = cuStreamEndCapture (stream: CUstream, graph: *mut CUgraph) => ends_capture(stream, graph, Legacy);
             cuStreamEndCapture_ptsz = cuStreamEndCapture (stream: CUstream, graph: *mut CUgraph) => ends_capture(stream, graph, PerThread);
 

@@ -28,7 +28,7 @@ pub use allocations::{Allocation, Allocations, Call, Gathering};
 pub use at::PointError;
 pub use code::{GRADIENT_OF, Language, Location, Module, Stack, Symbol};
 pub use holders::{
-    Class, HeldBlock, HolderPath, Holders, HostMemory, OwnerModule, Retainer, RootKind, Search, Step, Stop,
+    Class, HeldBlock, HeldTensor, HolderPath, Holders, HostMemory, OwnerModule, Retainer, RootKind, Search, Step, Stop,
     change_retained,
 };
 pub(crate) use validate::FRAMES_IN_ALL;

@@ -80,6 +80,21 @@ fn memory_freed_and_launched_again_is_live_again() {
 }
 
 #[test]
+fn what_a_recapture_repeats_is_one_node() {
+    let outcome = graphs("recaptured");
+    let snapshot = outcome.only_snapshot();
+    snapshot.expect_no_leaks();
+    assert_eq!(snapshot.losses.captured_not_launched, 1);
+
+    graphs("recaptured launch").only_snapshot().expect_clean();
+    graphs("recaptured freed launch again").only_snapshot().expect_clean();
+    let outcome = graphs("recaptured launch again");
+    let snapshot = outcome.only_snapshot();
+    snapshot.expect_live(Graph, 1, 6000).expect_kinds(&[Graph]);
+    assert_eq!(snapshot.losses.captured_not_launched, 0);
+}
+
+#[test]
 fn nodes_added_explicitly_count_like_captured_ones() {
     for how in ["alloc", "node", "node_v2"] {
         graphs(&format!("built {how}")).only_snapshot().expect_no_leaks();

@@ -24,7 +24,7 @@ const fn left(behaviour: &'static str, kind: Kind, bytes: u64, requested: u64, a
     }
 }
 
-const ALL: [Left; 26] = [
+const ALL: [Left; 27] = [
     left("device", Device, 1000, 1000, "cuMemAlloc_v2"),
     left("device_v1", Device, 1001, 1001, "cuMemAlloc"),
     // 30 rows of 100 bytes, which this driver lays out 512 bytes apart
@@ -49,6 +49,7 @@ const ALL: [Left; 26] = [
     left("reserved", Reserved, 0, 4 << 20, "cuMemAddressReserve"),
     left("physical", Physical, 2 << 20, 2 << 20, "cuMemCreate"),
     left("host_physical", HostPhysical, 2 << 20, 2 << 20, "cuMemCreate"),
+    left("localized", Physical, 2 << 20, 2 << 20, "cuMemCreate"),
     left("multicast", Multicast, 0, 2 << 20, "cuMulticastCreate"),
     left("external", External, 0, 1 << 20, "cuImportExternalMemory"),
     left(

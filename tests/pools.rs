@@ -52,14 +52,17 @@ fn memory_of_a_named_pool_names_the_pool() {
 
 #[test]
 fn memory_of_the_devices_pool_names_the_pool_after_the_program_replaced_it() {
-    let outcome = pools("current_pool");
-    let found: Vec<_> = outcome
-        .only_snapshot()
-        .of_kind(Async)
-        .iter()
-        .map(|a| (a.bytes, a.pool))
-        .collect();
-    assert_eq!(found, [(100, None), (200, Some(printed(&outcome, "pool ")))]);
+    for behaviour in ["current_pool", "current_pool_of_location"] {
+        let outcome = pools(behaviour);
+        let found: Vec<_> = outcome
+            .only_snapshot()
+            .of_kind(Async)
+            .iter()
+            .map(|a| (a.bytes, a.pool))
+            .collect();
+        let expected = [(100, None), (200, Some(printed(&outcome, "pool ")))];
+        assert_eq!(found, expected, "{behaviour}");
+    }
 }
 
 #[test]

@@ -309,6 +309,27 @@ fn origins_of(script: &str) -> String {
 }
 
 #[test]
+fn the_live_view_of_a_process_that_was_never_recorded_has_a_row_for_each_holder() {
+    let (mut child, _folder, [count, bytes_held]) = unrecorded(&[]);
+    let once = || {
+        let pid = child.id().to_string();
+        let output = Command::new(culeak()).args(["live", &pid, "--once"]).output();
+        let output = output.expect("the CLI starts");
+        (output.status.code(), String::from_utf8(output.stdout).expect("text"))
+    };
+    let (code, text) = once();
+    assert_eq!(code, Some(0), "{text}");
+    let held = format!(
+        "holds {} in {count} blocks at 1 holder",
+        culeak::analysis::words::bytes(bytes_held)
+    );
+    assert!(text.contains(&held), "{held}\n{text}");
+    assert!(text.contains("kept in program"), "{text}");
+    drop(child.stdin.take());
+    child.wait().expect("ended");
+}
+
+#[test]
 fn the_blocks_of_pytorch_are_read_in_a_process_that_was_never_recorded() {
     let (mut child, folder, [count, bytes_held]) = unrecorded(&[]);
     let pid = child.id().to_string();

@@ -9,6 +9,7 @@
 //! as one job. Deliberately absent: symbols; see `symbolize`.
 
 pub mod at;
+mod by_holder;
 mod file;
 pub mod holders;
 mod listed;
@@ -35,6 +36,7 @@ use culeak::reader;
 use culeak::snapshot::Snapshot;
 use culeak::timeline::Timeline;
 
+pub use by_holder::by_holder;
 pub use file::must_be_recording;
 pub use members::Members;
 pub use process::{as_pid, has_no_library, process_lives, recording_of};

@@ -217,6 +217,8 @@ struct Location {
 
 /// CU_MEM_LOCATION_TYPE_DEVICE.
 const ON_DEVICE: i32 = 1;
+/// CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN: part of a device's memory. The lowest byte of `id` is the device.
+const ON_PART_OF_DEVICE: i32 = 6;
 
 impl Location {
     /// # Safety
@@ -236,10 +238,10 @@ impl Location {
     }
 
     fn device(&self) -> Device {
-        if self.kind == ON_DEVICE {
-            Device::Ordinal(self.id)
-        } else {
-            Device::None
+        match self.kind {
+            ON_DEVICE => Device::Ordinal(self.id),
+            ON_PART_OF_DEVICE => Device::Ordinal(self.id & 0xff),
+            _ => Device::None,
         }
     }
 }

@@ -24,7 +24,9 @@ use crate::analysis::points::when;
 use crate::analysis::report::{ProcessLine, process_line, shell_word};
 use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame, NO_STACK};
 use crate::analysis::tally::Tally;
-use crate::snapshot::{Class, HeldBlock, HolderPath, Holders, Losses, Retainer, RootKind, Search, Snapshot, Taken};
+use crate::snapshot::{
+    Class, HeldBlock, HeldTensor, HolderPath, Holders, Losses, Retainer, RootKind, Search, Snapshot, Taken,
+};
 
 mod chains;
 mod gathered;
@@ -243,6 +245,19 @@ pub struct HolderRow {
     /// What else holds it, or a part of it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub also: Vec<Also>,
+    /// What the tensors on the path are, as far as it is known; largest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tensors: Vec<TensorRow>,
+    #[serde(flatten)]
+    pub tally: Tally,
+}
+
+/// Blocks to which tensors of one type and shape lead.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct TensorRow {
+    #[serde(flatten)]
+    pub tensor: HeldTensor,
     #[serde(flatten)]
     pub tally: Tally,
 }
@@ -312,6 +327,9 @@ pub struct One<'a> {
     pub stack: CallStack<'a>,
     /// `None`: its holder was not searched for.
     pub held: Option<&'a HolderPath>,
+    /// What the tensor on the path is, if it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tensor: Option<&'a HeldTensor>,
 }
 
 impl<'a> Why<'a> {
@@ -435,6 +453,7 @@ fn one<'a>(
         age_ns: snapshot.taken.at_ns.saturating_sub(block.time_ns),
         stack: stacks.get(block.stack).clone(),
         held: answer.map(|answer| &holders.paths[answer.path]),
+        tensor: answer.and_then(|answer| holders.tensors.get(answer.tensor?)),
     }
 }
 

@@ -290,6 +290,7 @@ mod tests {
             path: 0,
             retainer: Some(0),
             module: None,
+            tensor: None,
         });
         snapshot.holders = Some(Holders {
             search: Search {

@@ -8,6 +8,8 @@
 //!
 //! Deliberately absent: sums by path, root or call site. See `analysis::why`.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use crate::named;
@@ -26,6 +28,9 @@ pub struct Holders {
     /// Modules of PyTorch that own blocks, and those around them; parents precede children.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub modules: Vec<OwnerModule>,
+    /// What tensors of PyTorch are; each once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tensors: Vec<HeldTensor>,
     /// In order of addresses.
     pub blocks: Vec<HeldBlock>,
     /// Objects without an address whose handles were searched for and are held. Their `bytes` are 0.
@@ -332,6 +337,24 @@ pub struct HeldBlock {
     /// Index into `modules`: the innermost one that owns the block.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub module: Option<usize>,
+    /// Index into `tensors`: a tensor that leads to the block, if it is understood. Others may lead to it, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tensor: Option<usize>,
+}
+
+/// The type and the sizes of a tensor of PyTorch.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct HeldTensor {
+    /// `float32`.
+    pub dtype: String,
+    pub shape: Vec<u64>,
+}
+
+impl fmt::Display for HeldTensor {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{}{:?}", self.dtype, self.shape)
+    }
 }
 
 /// A `torch.nn.Module`.
@@ -375,6 +398,9 @@ impl Holders {
         for (row, block) in self.blocks.iter().chain(&self.objects).enumerate() {
             if let Some(module) = block.module.filter(|&module| module >= self.modules.len()) {
                 return wrong("the module of a block", row, module, self.modules.len());
+            }
+            if let Some(tensor) = block.tensor.filter(|&tensor| tensor >= self.tensors.len()) {
+                return wrong("the tensor of a block", row, tensor, self.tensors.len());
             }
             if block.path >= self.paths.len() {
                 return wrong("the path of a block", row, block.path, self.paths.len());

@@ -63,7 +63,7 @@ typedef struct {
 typedef struct { unsigned long long offset, bytes; unsigned flags, reserved[16]; } CUexternalBuffer;
 typedef struct { unsigned char reserved[64]; } CUpoolPointer;
 
-enum { CU_LOCATION_DEVICE = 1, CU_LOCATION_HOST = 2, CU_TYPE_PINNED = 1, CU_HANDLE_FD = 1 };
+enum { CU_LOCATION_DEVICE = 1, CU_LOCATION_HOST = 2, CU_LOCATION_PART_OF_DEVICE = 6, CU_TYPE_PINNED = 1, CU_TYPE_MANAGED = 2, CU_HANDLE_FD = 1 };
 enum { CU_FORMAT_U8 = 1, CU_FORMAT_FLOAT = 0x20 };
 enum { CU_CHILD_MOVED = 1, CU_NODE_CHILD = 4, CU_NODE_ALLOC = 10, CU_NODE_FREE = 11 };
 enum { CU_AUTO_FREE_ON_LAUNCH = 1, CU_CAPTURE_GLOBAL = 0, CU_CAPTURE_RELAXED = 2 };
@@ -79,6 +79,7 @@ enum { CU_AUTO_FREE_ON_LAUNCH = 1, CU_CAPTURE_GLOBAL = 0, CU_CAPTURE_RELAXED = 2
     X(cuDeviceGetUuid, "cuDeviceGetUuid", 9020, 0, (CUuuid *, CUdevice)) \
     X(cuDeviceGetDefaultMemPool, "cuDeviceGetDefaultMemPool", 11020, 0, (CUpool *, CUdevice)) \
     X(cuDeviceSetMemPool, "cuDeviceSetMemPool", 11020, 0, (CUdevice, CUpool)) \
+    X(cuMemSetMemPool, "cuMemSetMemPool", 13000, 0, (CUlocation *, int, CUpool)) \
     X(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", 7000, 0, (CUcontext *, CUdevice)) \
     X(cuDevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease", 7000, 0, (CUdevice)) \
     X(cuDevicePrimaryCtxRelease_v2, "cuDevicePrimaryCtxRelease", 11000, 0, (CUdevice)) \
@@ -187,6 +188,7 @@ enum { CU_AUTO_FREE_ON_LAUNCH = 1, CU_CAPTURE_GLOBAL = 0, CU_CAPTURE_RELAXED = 2
     X(cuGraphLaunch, "cuGraphLaunch", 10000, 0, (CUexec, CUstream)) \
     X(cuGraphExecDestroy, "cuGraphExecDestroy", 10000, 0, (CUexec)) \
     X(cuStreamBeginCapture_v2, "cuStreamBeginCapture", 10010, 0, (CUstream, int)) \
+    X(cuStreamBeginRecaptureToGraph, "cuStreamBeginRecaptureToGraph", 13020, 0, (CUstream, int, CUgraph, void *, void *)) \
     X(cuStreamEndCapture, "cuStreamEndCapture", 10000, 0, (CUstream, CUgraph *))
 
 #if defined(LOOKUP_DLSYM) || defined(LOOKUP_PROC_V1) || defined(LOOKUP_PROC_V2) || defined(LOOKUP_PROC_PTSZ)

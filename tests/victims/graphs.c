@@ -44,6 +44,28 @@ static void captured(void) {
     if (has("relaunch")) OK(cuGraphLaunch(exec, stream));
 }
 
+/* A recapture repeats the nodes of its graph, and the executable may be the old one or a new one.
+ * recaptured [freed] [launch] [again] */
+static void recaptured(void) {
+    start_cuda();
+    CUstream stream = new_stream();
+    CUdeviceptr address, repeated;
+    CUexec exec;
+    CUgraph graph = capture(stream, &address), same;
+    if (has("launch")) {
+        OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+        OK(cuGraphLaunch(exec, stream));
+        if (!has("freed")) OK(cuMemFree_v2(address));
+    }
+    OK(cuStreamBeginRecaptureToGraph(stream, CU_CAPTURE_RELAXED, graph, NULL, NULL));
+    OK(cuMemAllocAsync(&repeated, 6000, stream));
+    REQUIRE(repeated == address);
+    if (has("freed")) OK(cuMemFreeAsync(repeated, stream));
+    OK(cuStreamEndCapture(stream, &same));
+    REQUIRE(same == graph);
+    if (has("again")) OK(cuGraphLaunch(exec, stream));
+}
+
 /* Nodes added explicitly: node | node_v2 | alloc, with the matching free node with "freed". */
 static void built(void) {
     start_cuda();
@@ -209,5 +231,5 @@ static void at_once(void) {
     printf("rounds %d\n", rounds);
 }
 
-MAIN(BEHAVIOUR(captured), BEHAVIOUR(built), BEHAVIOUR(child), BEHAVIOUR(another_end_fails), BEHAVIOUR(many),
+MAIN(BEHAVIOUR(captured), BEHAVIOUR(recaptured), BEHAVIOUR(built), BEHAVIOUR(child), BEHAVIOUR(another_end_fails), BEHAVIOUR(many),
      BEHAVIOUR(at_once))

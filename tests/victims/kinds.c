@@ -176,16 +176,18 @@ static void reserved(void) {
     if (give_back()) OK(cuMemAddressFree(address, 4 << 20));
 }
 
-static void physical_at(int place) {
+static void physical_at(int place, int id) {
     start_cuda();
     CUhandle handle;
-    CUphysicalProps properties = {.type = CU_TYPE_PINNED, .location = {place, 0}};
+    CUphysicalProps properties = {.type = CU_TYPE_PINNED, .location = {place, id}};
     OK(cuMemCreate(&handle, 2 << 20, &properties, 0));
     if (give_back()) OK(cuMemRelease(handle));
 }
 
-static void physical(void) { physical_at(CU_LOCATION_DEVICE); }
-static void host_physical(void) { physical_at(CU_LOCATION_HOST); }
+static void physical(void) { physical_at(CU_LOCATION_DEVICE, 0); }
+static void host_physical(void) { physical_at(CU_LOCATION_HOST, 0); }
+/* A locality domain is a part of a device: the lowest byte is the device, the next one the domain. */
+static void localized(void) { physical_at(CU_LOCATION_PART_OF_DEVICE, 1 << 8); }
 
 static void multicast(void) {
     start_cuda();
@@ -221,4 +223,4 @@ MAIN(BEHAVIOUR(device), BEHAVIOUR(device_v1), BEHAVIOUR(pitched), BEHAVIOUR(pitc
      BEHAVIOUR(host_v1), BEHAVIOUR(host_v2), BEHAVIOUR(registered), BEHAVIOUR(registered_v1), BEHAVIOUR(array),
      BEHAVIOUR(array_v1), BEHAVIOUR(array3d), BEHAVIOUR(array3d_v1), BEHAVIOUR(mipmapped), BEHAVIOUR(async),
      BEHAVIOUR(async_ptsz), BEHAVIOUR(from_pool), BEHAVIOUR(from_pool_ptsz), BEHAVIOUR(pool), BEHAVIOUR(reserved),
-     BEHAVIOUR(physical), BEHAVIOUR(host_physical), BEHAVIOUR(multicast), BEHAVIOUR(external), BEHAVIOUR(external_mapping))
+     BEHAVIOUR(physical), BEHAVIOUR(host_physical), BEHAVIOUR(localized), BEHAVIOUR(multicast), BEHAVIOUR(external), BEHAVIOUR(external_mapping))

@@ -42,6 +42,21 @@ static void current_pool(void) {
     printf("pool %llu\n", (unsigned long long)(uintptr_t)pool);
 }
 
+/* cuMemSetMemPool with device memory does the same; the pools of other locations and types are not those of cuMemAllocAsync. */
+static void current_pool_of_location(void) {
+    start_cuda();
+    CUpool pool = new_pool(), other = new_pool();
+    CUdeviceptr address;
+    CUlocation device = {CU_LOCATION_DEVICE, 0}, host = {CU_LOCATION_HOST, 0}, part = {CU_LOCATION_PART_OF_DEVICE, 0};
+    OK(cuMemSetMemPool(&device, CU_TYPE_MANAGED, other));
+    OK(cuMemSetMemPool(&host, CU_TYPE_PINNED, other));
+    OK(cuMemSetMemPool(&part, CU_TYPE_PINNED, other));
+    OK(cuMemAllocAsync(&address, 100, NULL));
+    OK(cuMemSetMemPool(&device, CU_TYPE_PINNED, pool));
+    OK(cuMemAllocAsync(&address, 200, NULL));
+    printf("pool %llu\n", (unsigned long long)(uintptr_t)pool);
+}
+
 /* A pool is destroyed when its last allocation is freed, so that allocation is still a leak. */
 static void destroyed_with_memory(void) {
     start_cuda();
@@ -83,5 +98,5 @@ static void imported(void) {
     }
 }
 
-MAIN(BEHAVIOUR(streams), BEHAVIOUR(named_pool), BEHAVIOUR(current_pool), BEHAVIOUR(destroyed_with_memory),
+MAIN(BEHAVIOUR(streams), BEHAVIOUR(named_pool), BEHAVIOUR(current_pool), BEHAVIOUR(current_pool_of_location), BEHAVIOUR(destroyed_with_memory),
      BEHAVIOUR(trimmed), BEHAVIOUR(imported))

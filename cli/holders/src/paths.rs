@@ -18,7 +18,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use culeak::snapshot::{Class, HeldBlock, HolderPath, Holders, RootKind, Search};
+use culeak::snapshot::{Class, HeldBlock, HeldTensor, HolderPath, Holders, RootKind, Search};
 use foldhash::fast::FixedState;
 
 use crate::copy::Image;
@@ -33,6 +33,7 @@ mod owners;
 mod retained;
 mod runs;
 mod shapes;
+mod tensors;
 mod text;
 #[cfg(test)]
 mod text_tests;
@@ -45,6 +46,7 @@ use cycle::{Cycle, Cycles};
 use names::Names;
 use owners::{Modules, Owners};
 use shapes::{Shapes, Shortened};
+use tensors::Tensors;
 use text::Style;
 use trees::Trees;
 use verify::{Check, Pages};
@@ -72,6 +74,8 @@ pub struct Paths<'b> {
     host: bool,
     trees: Trees,
     modules: Modules,
+    /// By the index of the block.
+    tensors: HashMap<usize, HeldTensor>,
 }
 
 /// What decides whether two paths are called alike.
@@ -109,6 +113,7 @@ impl<'b> Paths<'b> {
             known: HashMap::default(),
             trees: Trees::new(blocks.len()),
             modules: Modules::new(blocks.len()),
+            tensors: HashMap::new(),
         }
     }
 
@@ -129,8 +134,10 @@ impl<'b> Paths<'b> {
         let mut texts: HashMap<String, u32, FixedState> = HashMap::default();
         let mut budget = BUDGET;
         let mut groups: HashMap<Sort, Group, FixedState> = HashMap::default();
+        let mut tensors = Tensors::default();
         for &block in these {
             let found = names.searched.found[block];
+            tensors.add(names, block, found, self.blocks[block].bytes);
             let text = match found.class {
                 Class::Cycle => Some(cycles.of(names, self::holder(names, found)).key()),
                 Class::NativeHolder => found.pointer.map(|pointer| names.memory(pointer)),
@@ -169,6 +176,7 @@ impl<'b> Paths<'b> {
             }
             group.shortest = group.shortest.min(length);
         }
+        self.tensors.extend(tensors.finish());
         let changed = self.changed(names, &groups);
         for (sort, group) in groups {
             let mut path = None;
@@ -251,6 +259,7 @@ impl<'b> Paths<'b> {
         let mut paths = Vec::new();
         let mut blocks = Vec::new();
         let mut changed = None;
+        let mut tensors: HashMap<HeldTensor, usize> = HashMap::new();
         for (index, block) in self.blocks.iter().enumerate() {
             let path = match self.answers[index] {
                 Some(Answer::Path(path)) => {
@@ -269,6 +278,8 @@ impl<'b> Paths<'b> {
                 }
                 None => continue,
             };
+            let tensor = self.tensors.remove(&index).filter(|_| !paths[path].changed);
+            let next = tensors.len();
             blocks.push(HeldBlock {
                 address: block.address,
                 time_ns: block.time_ns,
@@ -280,14 +291,18 @@ impl<'b> Paths<'b> {
                     false => self.trees.retainer(index, paths[path].class),
                 },
                 module: self.modules.of_block(index).filter(|_| !paths[path].changed),
+                tensor: tensor.map(|tensor| *tensors.entry(tensor).or_insert(next)),
             });
         }
+        let mut tensors: Vec<_> = tensors.into_iter().collect();
+        tensors.sort_unstable_by_key(|(_, number)| *number);
         self.trees.ask_for_host();
         Holders {
             search,
             paths,
             retainers: self.trees.retainers(&blocks),
             modules: self.modules.all,
+            tensors: tensors.into_iter().map(|(tensor, _)| tensor).collect(),
             blocks,
             objects: Vec::new(),
         }

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use culeak::snapshot::{Class, HolderPath, Holders, OwnerModule};
+use culeak::snapshot::{Class, HeldBlock, HolderPath, Holders, OwnerModule};
 use culeak_holders::source::Source;
 use culeak_holders::source::live::Process;
 use culeak_holders::{Block, Options, search};
@@ -396,4 +396,35 @@ fn each_storage_has_the_module_that_owns_it() {
     let is_embedding = |module: &&OwnerModule| module.name == "embed" && module.class == "Embedding";
     let embedding = holders.modules.iter().find(is_embedding).expect("it owns blocks");
     assert_eq!(embedding.also, 1, "the weights are tied");
+}
+
+/// The type and the sizes of the tensor that leads to each storage: the program says which. Nothing is said of one that has more
+/// elements than its storage.
+#[test]
+#[ignore = "needs PyTorch: CULEAK_TORCH_PYTHON is an interpreter that has it"]
+fn each_storage_has_the_type_and_the_sizes_of_its_tensor() {
+    let Real {
+        mut child,
+        blocks,
+        said: expected,
+        ..
+    } = Real::start("tensors.py");
+    let process = Process::new(child.id()).expect("our child");
+    let holders = search(&process, &blocks, &Options::default()).expect("searched");
+    drop(child.stdin.take());
+    child.wait().expect("ended");
+    assert_eq!(holders.blocks.len(), blocks.len());
+    let tensor = |block: &HeldBlock| block.tensor.map(|tensor| holders.tensors[tensor].to_string());
+    let mistakes: Vec<String> = (holders.blocks.iter())
+        .map(|block| {
+            (
+                &expected[&block.address],
+                tensor(block).unwrap_or("-".to_owned()),
+                block,
+            )
+        })
+        .filter(|(expected, found, _)| expected.split('\t').all(|expected| expected != found))
+        .map(|(expected, found, block)| format!("{expected} is {found}: {:?}", holders.paths[block.path]))
+        .collect();
+    assert!(mistakes.is_empty(), "{mistakes:#?}");
 }

@@ -29,7 +29,7 @@ use crate::live::watch::{self, Outlets, Source};
 use crate::live::{Message, ask, program, usage};
 use crate::options::NameArgs;
 use crate::text::units;
-use crate::{load, text};
+use crate::{load, progress, text};
 
 /// Watch the memory that a running program holds, by call site
 #[derive(Debug, Args)]
@@ -131,6 +131,10 @@ pub fn execute(args: &LiveArgs) -> Result<ExitCode, Failure> {
             )?)
         }
     };
+    if matches!(source, Source::Process(pid) if load::has_no_library(pid)) {
+        // The view shows what is said when such a process is read.
+        progress::choose_messages(true, false);
+    }
     let senders = start_watching(&source, args, &messages);
     let mut screen = Screen::enter(Palette::new(text::wants_color())).inspect_err(|_| {
         if let Some(program) = &program {
@@ -155,12 +159,8 @@ fn once(args: &LiveArgs) -> Result<ExitCode, Failure> {
     let source = named_source(args.source.as_deref().unwrap_or_default())?;
     let states = watch::once(&source, |root| args.names.places(root));
     if states.is_empty() {
-        let wait = match source {
-            Source::Process(pid) if load::has_no_library(pid) => "",
-            _ => "; leave out --once to wait for it",
-        };
         return Err(Failure::new(format!(
-            "live: nothing to show: {}{wait}",
+            "live: nothing to show: {}; leave out --once to wait for it",
             source.waiting()
         )));
     }

@@ -17,8 +17,8 @@ use culeak::analysis::why::{SiteHolders, by_site};
 use super::Message;
 use crate::document::Document;
 use crate::errors::Failure;
-use crate::load::Place;
 use crate::load::holders::{Wanted, of_process};
+use crate::load::{self, Place};
 use crate::symbolize::{Places, symbolize};
 use crate::text::ledger;
 use crate::usage;
@@ -86,6 +86,9 @@ fn answer(question: &Question, places: &impl Fn(Option<PathBuf>) -> Places) -> R
         Some(pid) => Place::Process(pid),
         None => Place::File(question.recording.clone()),
     };
+    if question.about == Subject::Holders && question.pid.is_some_and(load::has_no_library) {
+        return Err(Failure::new("each row is a holder; enter shows the paths from it"));
+    }
     let mut item = place.load()?;
     if question.about == Subject::Ledger {
         usage::ask_driver(&mut item);

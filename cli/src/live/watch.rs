@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-use culeak::reader::{self, Follower, Identity, ReadError};
+use culeak::reader::{self, Follower, Identity, ReadError, StackSums};
 use culeak::snapshot::ProcessState;
 
 use super::Message;
@@ -38,9 +38,9 @@ impl Source {
     /// Text to show while there is nothing else.
     pub fn waiting(&self) -> String {
         match self {
-            Source::Process(pid) if load::has_no_library(*pid) => format!(
-                "process {pid} was started without culeak: if it uses PyTorch, JAX, CuPy or numba, `culeak report {pid}` lists what these hold in it, by holder"
-            ),
+            Source::Process(pid) if load::has_no_library(*pid) => {
+                format!("process {pid} was started without culeak: searching for what holds its memory")
+            }
             Source::Process(pid) => format!("waiting for the first CUDA call of process {pid}"),
             Source::Path(path) if path.is_dir() => {
                 format!("waiting for recordings (*.culeak) in {}", path.display())
@@ -63,6 +63,10 @@ struct Target {
     keys: Vec<StackKey>,
     asked: Asked,
     ended: bool,
+    /// The process was never recorded: its memory is read, and the rows are holders. When that began.
+    unrecorded: Option<(u32, Instant)>,
+    /// What was said about it.
+    notes: HashSet<String>,
 }
 
 /// The channels that the thread sends to.
@@ -221,11 +225,48 @@ impl Target {
             keys: Vec::new(),
             asked: Asked::default(),
             ended: false,
+            unrecorded: None,
+            notes: HashSet::new(),
         }
+    }
+
+    fn unrecorded(pid: u32) -> Target {
+        Target {
+            unrecorded: Some((pid, Instant::now())),
+            ..Target::new(PathBuf::from(pid.to_string()))
+        }
+    }
+
+    /// Reads a process that was never recorded. Each holder is a stack.
+    fn search(&mut self, pid: u32, began: Instant, outlets: &Outlets) -> bool {
+        let (mut snapshot, mut notes) = match load::by_holder(pid) {
+            Ok(found) => found,
+            Err(failure) => {
+                self.ended = !load::process_lives(pid);
+                return send(
+                    outlets,
+                    Message::Unreadable(self.recording.clone(), failure.to_string()),
+                );
+            }
+        };
+        snapshot.taken.at_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let mut stack_sums = StackSums::of(snapshot);
+        let keys = stack_keys(&stack_sums.snapshot);
+        let mut reading = Reading::of(&stack_sums, &keys, self.recording.clone());
+        // Of blocks in pools, the memory of the pool is not known.
+        reading.devices.retain(|device| device.live.bytes > 0);
+        notes.retain(|note| self.notes.insert(note.clone()));
+        let unnamed = self.asked.pick(&mut stack_sums.snapshot, &keys, None);
+        send(outlets, Message::Reading(Box::new(reading)))
+            && send(outlets, Message::Names(Names::default(), notes))
+            && unnamed.is_none_or(|unnamed| outlets.unnamed.send(unnamed).is_ok())
     }
 
     /// Reads the recording and sends the result. Returns false if the receiver is gone.
     fn read(&mut self, outlets: &Outlets, on_screen: bool) -> bool {
+        if let Some((pid, began)) = self.unrecorded {
+            return self.search(pid, began, outlets);
+        }
         let mut stack_sums = match self.follower.read() {
             Ok(stack_sums) => stack_sums,
             // The process is still creating it.
@@ -298,6 +339,7 @@ impl Search {
                         })
                         .collect()
                 }
+                Err(_) if load::has_no_library(*pid) => vec![Target::unrecorded(*pid)],
                 Err(_) => {
                     self.gone = !load::process_lives(*pid);
                     Vec::new()

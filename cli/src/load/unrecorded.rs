@@ -115,9 +115,17 @@ pub fn load_within(limit: Duration, pid: u32, unrecorded: Failure) -> Result<Loa
     })
 }
 
+static SAID: Mutex<BTreeSet<(u32, String)>> = Mutex::new(BTreeSet::new());
+
+/// What was said about a process.
+pub fn noted(pid: u32) -> Vec<String> {
+    let said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+    let of_process = said.iter().filter(|(of, _)| *of == pid);
+    of_process.map(|(_, note)| note.clone()).collect()
+}
+
 /// It is read again after a search.
 fn mention(pid: u32, note: String) {
-    static SAID: Mutex<BTreeSet<(u32, String)>> = Mutex::new(BTreeSet::new());
     let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
     if said.insert((pid, note.clone())) {
         progress::note(format_args!("note: process {pid}: {note}"));

@@ -136,10 +136,28 @@ fn module_lines(lines: &[ModuleRow], hidden: usize, indent: usize, page: &mut Do
     page.more_at(indent, hidden, "line", "; culeak why --by module --top 0 shows all");
 }
 
-/// The path, and whether it is certain, unless the origin says so for all of its paths.
+/// The path with the tensors on it, and whether it is certain, unless the origin says so for all of its paths.
 fn path(row: &HolderRow, origin: &Origin) -> String {
     let possibly = if row.possibly && !origin.possibly { POSSIBLY } else { "" };
-    format!("{possibly}{}", Escaped(&row.path)).trim_end().to_owned()
+    let path = format!("{possibly}{}", Escaped(&row.path));
+    format!("{}{}", path.trim_end(), tensors(row))
+}
+
+/// `, float32[1024, 1024] (20 blocks) and 2 other shapes`; empty if none is known.
+fn tensors(row: &HolderRow) -> String {
+    let Some((first, rest)) = row.tensors.split_first() else {
+        return String::new();
+    };
+    let name = first.tensor.to_string();
+    let part = match first.tally == row.tally {
+        true => String::new(),
+        false => format!(" ({})", units::plural(first.tally.count, "block", "blocks")),
+    };
+    let more = match rest.len() as u64 {
+        0 => String::new(),
+        n => format!(" and {}", units::plural(n, "other shape", "other shapes")),
+    };
+    format!(", {}{part}{more}", Escaped(&name))
 }
 
 /// Precedes a path that may be stale.
@@ -311,9 +329,12 @@ fn retainer_text(retainer: &Retained) -> String {
 /// One block: where it was allocated, and its whole path, one step per line.
 fn one(block: &One, page: &mut Document) {
     let (bytes, age) = (units::bytes(block.bytes), units::duration(block.age_ns));
+    let tensor = block.tensor.map_or(String::new(), |tensor| format!(", {tensor}"));
     page.line(bold(format!(
-        "{:#x}: {bytes}, {}, {age} old",
-        block.address, block.kind
+        "{:#x}: {bytes}, {}{}, {age} old",
+        block.address,
+        block.kind,
+        Escaped(&tensor)
     )));
     page.stack(&block.stack, false, 2);
     let Some(path) = block.held else {

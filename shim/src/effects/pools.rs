@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
 use super::graphs::nodes;
-use super::{Location, Word, frees_in, read, record_output};
+use super::{Location, ON_DEVICE, Word, frees_in, read, record_output};
 use crate::recorder::{self, AllocationEvent, Device, current, key};
 use culeak::cuda_functions::Api;
 use culeak::kind::Kind;
@@ -136,6 +136,27 @@ pub fn sets_pool(_: Api, real: impl FnOnce() -> i32, device: i32, pool: impl Wor
     let result = real();
     if result == 0 {
         set_current_pool(device, pool.word());
+    }
+    result
+}
+
+/// The pool of device memory is the current pool of the device. cuMemAllocAsync uses no other location's.
+///
+/// # Safety
+/// `location` is the call's own.
+pub unsafe fn sets_pool_of<P>(
+    _: Api,
+    real: impl FnOnce() -> i32,
+    location: *mut P,
+    kind: impl Word,
+    pool: impl Word,
+) -> i32 {
+    const PINNED: u64 = 1;
+    let result = real();
+    // SAFETY: CUmemLocation is {type, id}.
+    let location = unsafe { Location::read(result, location.cast_const(), 0) };
+    if result == 0 && location.kind == ON_DEVICE && kind.word() == PINNED {
+        set_current_pool(location.id, pool.word());
     }
     result
 }

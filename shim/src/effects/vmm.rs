@@ -3,7 +3,10 @@
 //! The record of the memory has both counts. The record of a mapping has a link to the memory's record rather than its
 //! handle: a handle that was released while mapped may name other memory later.
 
-use super::{Location, ON_DEVICE, Word, add_reference, frees_in, parameter, read, record, record_output, with_table};
+use super::{
+    Location, ON_DEVICE, ON_PART_OF_DEVICE, Word, add_reference, frees_in, parameter, read, record, record_output,
+    with_table,
+};
 use crate::recorder::{self, AllocationEvent, Device, Held, TEARDOWN, key};
 use culeak::cuda_functions::Api;
 use culeak::format::{Loss, halves, pack};
@@ -40,7 +43,7 @@ pub unsafe fn creates_physical<T: Word, P>(
     let result = real();
     // SAFETY: CUmemAllocationProp is {type, handle types, location {type, id}, …}.
     let location = unsafe { Location::read(result, properties, 2) };
-    let kind = if location.kind == ON_DEVICE || location.kind == 0 {
+    let kind = if matches!(location.kind, 0 | ON_DEVICE | ON_PART_OF_DEVICE) {
         Kind::Physical
     } else {
         Kind::HostPhysical

@@ -335,7 +335,8 @@ fn looks_like_an_allocator(name: &[u8]) -> bool {
         b"HostRegister",
         b"MulticastCreate",
     ];
-    const HARMLESS: [&[u8]; 5] = [
+    const HARMLESS: [&[u8]; 6] = [
+        b"AllocationClass",
         b"Granularity",
         b"GetAllocationProperties",
         b"NodeGetParams",

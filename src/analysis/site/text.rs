@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{CallStack, Fingerprint, NO_STACK, Role};
+use super::{CallStack, Fingerprint, Frame, NO_STACK, Role};
 use crate::analysis::function_name::plain;
 
 /// A call site as text.
@@ -62,8 +62,14 @@ impl Site {
     /// The call site of a stack, as if no caching allocator held its memory.
     pub fn of(stack: &CallStack) -> Site {
         let site = stack.site();
+        // Of a process that was never recorded, it is the path from a holder.
+        let is_path = |frame: &Frame| frame.is_python() && frame.file.is_none();
+        let name = |frame: &Frame| match is_path(frame) {
+            true => frame.name(),
+            false => plain(&frame.name()).into_owned(),
+        };
         let frames = stack.shown().map(|frame| SiteFrame {
-            function: plain(&frame.name()).into_owned(),
+            function: name(frame),
             place: frame.short_place(),
             module: frame.module_name().to_owned(),
             role: frame.role,
@@ -71,7 +77,7 @@ impl Site {
             python_library: frame.python_library().map(str::to_owned),
         });
         Site {
-            label: site.map_or_else(|| NO_STACK.to_owned(), |site| plain(&site.name()).into_owned()),
+            label: site.map_or_else(|| NO_STACK.to_owned(), name),
             place: site.and_then(|site| site.short_place()),
             file: site.and_then(|site| site.file).map(str::to_owned),
             line: site.and_then(|site| site.line),

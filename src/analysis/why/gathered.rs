@@ -37,6 +37,8 @@ pub(super) struct Row {
     pub address: u64,
     /// What else holds a part of it, by name.
     pub also: BTreeMap<String, Tally>,
+    /// By the number of the tensor.
+    pub tensors: BTreeMap<usize, Tally>,
     /// What frees a part of it is not known.
     pub unretained: bool,
 }
@@ -168,10 +170,14 @@ impl<'a> Gathered<'a> {
                 stack: block.stack,
                 address: block.address,
                 also: BTreeMap::new(),
+                tensors: BTreeMap::new(),
                 unretained: false,
             });
             row.tally.add(block.bytes);
             if let Some(path) = path {
+                if let Some(tensor) = answer.and_then(|answer| answer.tensor) {
+                    row.tensors.entry(tensor).or_default().add(block.bytes);
+                }
                 let retainer = answer.and_then(|answer| answer.retainer);
                 row.unretained |= retainer.is_none();
                 if retainer.is_none() && path.class == Class::Held {
@@ -243,6 +249,7 @@ impl<'a> Gathered<'a> {
                     possibly: path.possibly,
                     interior: path.interior,
                     also: also(row),
+                    tensors: tensors(row, holders),
                     tally: row.tally,
                 }
             };
@@ -308,6 +315,17 @@ pub(super) fn grouped<'a, 'r>(
         });
     }
     groups
+}
+
+/// What the tensors of a row are, largest first.
+fn tensors(row: &Row, holders: &Holders) -> Vec<TensorRow> {
+    let tensor = |(number, tally): (&usize, &Tally)| TensorRow {
+        tensor: holders.tensors[*number].clone(),
+        tally: *tally,
+    };
+    let mut tensors: Vec<TensorRow> = row.tensors.iter().map(tensor).collect();
+    tensors.sort_by(|a, b| largest_first(a.tally, b.tally).then_with(|| a.tensor.cmp(&b.tensor)));
+    tensors
 }
 
 /// What else holds a row's memory, largest first.

@@ -156,6 +156,34 @@ impl Driver {
         self.add_work(graph, Work::Free { address })
     }
 
+    /// In a recapture: the next node of the graph, which the captured operation must repeat.
+    fn next_repeated(&mut self, stream: CUstream, graph: Handle) -> Outcome<Option<Work>> {
+        let Some(next) = self.capture_mut(stream).and_then(|capture| capture.repeats.as_mut()) else {
+            return Ok(None);
+        };
+        let index = *next;
+        *next += 1;
+        let node = self.graph(graph)?.nodes.get(index);
+        node.map(|node| Some(node.work.clone())).ok_or(CUDA_ERROR_INVALID_VALUE)
+    }
+
+    /// The address of an allocation node; `None` if this is no recapture.
+    pub fn repeat_alloc_node(&mut self, stream: CUstream, graph: Handle, bytes: u64) -> Outcome<Option<u64>> {
+        match self.next_repeated(stream, graph)? {
+            None => Ok(None),
+            Some(Work::Allocate { address }) if self.graph_ranges[&address].bytes == bytes => Ok(Some(address)),
+            Some(_) => Err(CUDA_ERROR_INVALID_VALUE),
+        }
+    }
+
+    pub fn repeat_free_node(&mut self, stream: CUstream, graph: Handle, freed: u64) -> Outcome<bool> {
+        match self.next_repeated(stream, graph)? {
+            None => Ok(false),
+            Some(Work::Free { address }) if address == freed => Ok(true),
+            Some(_) => Err(CUDA_ERROR_INVALID_VALUE),
+        }
+    }
+
     fn use_ranges(&mut self, of: &[u64]) {
         for address in of {
             if let Some(range) = self.graph_ranges.get_mut(address) {

@@ -72,6 +72,8 @@ impl Location {
     pub fn device(self, driver: &Driver) -> Outcome<Option<usize>> {
         match self.kind {
             LOCATION_DEVICE => driver.ordinal(self.id).map(Some),
+            // A locality domain: the lowest byte is the device.
+            6 => driver.ordinal(self.id & 0xff).map(Some),
             2..=4 => Ok(None),
             _ => Err(CUDA_ERROR_INVALID_VALUE),
         }
@@ -125,6 +127,16 @@ impl Driver {
         self.live_pool(pool)?;
         self.device(device)?.pool = pool as Handle;
         Ok(())
+    }
+
+    /// Only the pool of pinned device memory is one that cuMemAllocAsync uses.
+    pub fn set_pool_of(&mut self, location: In<CUmemLocation>, kind: c_uint, pool: CUmemoryPool) -> Outcome {
+        let location = location.cast::<Location>().get()?;
+        location.device(self)?;
+        match (location.kind, kind) {
+            (LOCATION_DEVICE, KIND_PINNED) => self.set_pool(location.id, pool),
+            _ => self.live_pool(pool).map(|_| ()),
+        }
     }
 
     pub fn trim_pool(&mut self, handle: CUmemoryPool, keep: u64) -> Outcome {
@@ -199,6 +211,9 @@ impl Driver {
             return out.put(0);
         }
         if let Some(graph) = self.valid_capture_of(stream)? {
+            if let Some(address) = self.repeat_alloc_node(stream, graph, bytes)? {
+                return out.put(address);
+            }
             return out.put(self.add_alloc_node(graph, device, bytes)?.1);
         }
         self.refuse_beside_capture(stream)?;
@@ -222,6 +237,9 @@ impl Driver {
             return Ok(());
         }
         if let Some(graph) = self.valid_capture_of(stream)? {
+            if self.repeat_free_node(stream, graph, address)? {
+                return Ok(());
+            }
             return self.add_free_node(graph, address).map(|_| ());
         }
         self.refuse_beside_capture(stream)?;
@@ -285,9 +303,5 @@ exports! {
     fn cuMemGetMemPool(out: Out<CUmemoryPool>, location: In<Location>, _kind: c_uint) |driver| {
         let device = location.get()?.device(driver)?.ok_or(CUDA_ERROR_NOT_SUPPORTED)?;
         out.put(driver.devices[device].pool as CUmemoryPool)
-    }
-    fn cuMemSetMemPool(location: In<Location>, _kind: c_uint, pool: CUmemoryPool) |driver| {
-        let device = location.get()?.device(driver)?.ok_or(CUDA_ERROR_NOT_SUPPORTED)?;
-        driver.set_pool(device as CUdevice, pool)
     }
 }

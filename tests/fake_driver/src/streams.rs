@@ -31,6 +31,8 @@ pub struct Capture {
     invalid: bool,
     /// The graph belongs to the program (cuStreamBeginCaptureToGraph).
     borrowed: bool,
+    /// The node of the graph that the next operation of a recapture must repeat.
+    pub repeats: Option<usize>,
     /// Streams that joined through events end with the stream on which the capture began.
     origin: bool,
 }
@@ -193,6 +195,7 @@ impl Driver {
             thread: std::thread::current().id(),
             invalid: false,
             borrowed: into.is_some(),
+            repeats: None,
             origin: true,
         };
         self.streams
@@ -200,6 +203,16 @@ impl Driver {
             .ok_or(CUDA_ERROR_INVALID_HANDLE)?
             .capture = Some(capture);
         Ok(())
+    }
+
+    pub fn begin_recapture(&mut self, stream: CUstream, mode: c_uint, graph: CUgraph) -> Outcome {
+        self.begin_capture(stream, mode, Some(graph))?;
+        self.capture_mut(stream).ok_or(CUDA_ERROR_INVALID_HANDLE)?.repeats = Some(0);
+        Ok(())
+    }
+
+    pub fn capture_mut(&mut self, stream: CUstream) -> Option<&mut Capture> {
+        self.streams.get_mut(&(stream as Handle))?.capture.as_mut()
     }
 
     pub fn end_capture(&mut self, stream: CUstream, out: Out<CUgraph>) -> Outcome {

@@ -131,6 +131,9 @@ macro_rules! behaviour {
     (sets_pool $name:ident [$device:ident $pool:ident] $($what:tt)*) => {
         driving!($name, |driver| driver.set_pool($device, $pool))
     };
+    (sets_pool_of $name:ident [$location:ident $kind:ident $pool:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.set_pool_of(input!($location), $kind, $pool))
+    };
     (imports_pool $name:ident [$out:ident $handle:ident $type:ident $flags:ident] $($what:tt)*) => {
         driving!($name, |driver| driver.import_pool(out!($out), $handle, $type))
     };
@@ -244,6 +247,9 @@ macro_rules! behaviour {
     };
     (begins_capture $name:ident [$stream:ident $mode:ident] $($what:tt)*) => {
         driving!($name, |driver| driver.begin_capture($stream, $mode, None))
+    };
+    (begins_capture $name:ident [$stream:ident $mode:ident $graph:ident $callback:ident $data:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.begin_recapture($stream, $mode, $graph))
     };
     (begins_capture $name:ident [$stream:ident $graph:ident $dependencies:ident $edges:ident $count:ident $mode:ident] $($what:tt)*) => {
         driving!($name, |driver| driver.begin_capture($stream, $mode, Some($graph)))

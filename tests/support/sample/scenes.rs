@@ -445,6 +445,11 @@ pub fn held() -> Snapshot {
                 .copied()
                 .flatten(),
             module: None,
+            tensor: match nth {
+                0..20 => Some(0),
+                20..50 => Some(nth % 3),
+                _ => None,
+            },
         }
     };
     let blocks = sample.0.allocations.iter().skip(1).take(67).enumerate();
@@ -466,6 +471,12 @@ pub fn held() -> Snapshot {
         paths,
         retainers,
         modules: Vec::new(),
+        tensors: [("float32", vec![512, 1024]), ("float32", vec![]), ("int64", vec![7, 1])]
+            .map(|(dtype, shape)| HeldTensor {
+                dtype: dtype.to_owned(),
+                shape,
+            })
+            .into(),
         blocks,
         ..Holders::default()
     });

@@ -8,6 +8,7 @@ use super::super::reading::Reading;
 use super::super::rows::{Row, StackRow};
 use super::super::state::State;
 use crate::document::{BOLD, Cell, Document, Rows, Site, Text, WARN, bold, counted, dim, styled};
+use crate::escape::Escaped;
 use crate::text::diff::{state as change, style_of};
 use crate::text::parts::tally;
 use crate::text::units;
@@ -29,6 +30,8 @@ pub fn sites(state: &State, places: Range<usize>, wide: bool) -> Document {
     };
     let oldest = |row: &&Row| match row.of.after.count {
         0 => Cell::Number(String::new()),
+        // Not known of a process that was never recorded.
+        _ if row.oldest_ns == u64::MAX => Cell::Number(String::new()),
         _ => Cell::Time(now_ns.saturating_sub(row.oldest_ns)),
     };
     let rows = Rows::of(places.filter_map(|place| state.row(place)))
@@ -44,10 +47,18 @@ pub fn sites(state: &State, places: Range<usize>, wide: bool) -> Document {
         .column_if(wide, "+count", |row| changed(row.of.count(), units::signed_count))
         .column_if(!state.diff, "oldest", oldest)
         .rank("oldest", 3)
-        .column("call site", |row| site(row, wide));
+        .column(one_row(state), |row| site(row, wide));
     let mut page = Document::default();
     page.table(rows);
     page
+}
+
+/// What a row is; of a process that was never recorded, a holder.
+pub fn one_row(state: &State) -> &'static str {
+    match state.reading_shown() {
+        Some(reading) if reading.process.recording.is_empty() => "holder",
+        _ => "call site",
+    }
 }
 
 fn changed(by: i128, write: fn(i128) -> String) -> Cell {
@@ -61,11 +72,12 @@ fn site(row: &Row, wide: bool) -> Site {
         None if wide => format!("  {}", row.kinds),
         None => String::new(),
     };
-    Site::at(
-        row.label(),
-        row.named.site.place.as_deref(),
-        format!("{}{kinds}", row.mark()),
-    )
+    let place = row.named.site.place.as_deref();
+    Site {
+        // It is without parameters already; a holder is no function.
+        name: Escaped(row.label()).to_string(),
+        ..Site::at("", place, format!("{}{kinds}", row.mark()))
+    }
 }
 
 /// In place of rows.
@@ -129,6 +141,7 @@ fn sums(stack: &StackRow, of_objects: bool, now_ns: u64) -> String {
     let age = |time_ns: u64| units::duration(now_ns.saturating_sub(time_ns));
     let ages = match stack.of.after.count {
         0 => String::new(),
+        _ if stack.oldest_ns == u64::MAX => String::new(),
         1 => format!(", {} old", age(stack.oldest_ns)),
         _ => format!(", oldest {}, newest {}", age(stack.oldest_ns), age(stack.newest_ns)),
     };

@@ -11,7 +11,9 @@ use ratatui::widgets::{Sparkline, Widget};
 use super::super::reading::{DeviceReading, Reading};
 use super::super::state::{State, Watched};
 use super::super::usage::Used;
+use super::pages::one_row;
 use super::{Palette, both_ends, line, rows};
+use crate::document::counted;
 use crate::escape::Escaped;
 use crate::text::parts::{self, tally};
 use crate::text::units::{self, plural};
@@ -129,11 +131,15 @@ fn device(process: &Watched, device: &DeviceReading, palette: &Palette, area: Re
         Some(used) if area.width >= 60 => format!("  {:>3} % full", percent(used)),
         _ => String::new(),
     };
+    // Not known of a process that was never recorded.
+    let peak = match device.peak_bytes {
+        0 if device.live.bytes > 0 => String::new(),
+        peak => format!("  {:>9} peak", units::bytes(peak)),
+    };
     let text = format!(
-        "GPU {}{name}  {:>9} now  {:>9} peak{used}  ",
+        "GPU {}{name}  {:>9} now{peak}{used}  ",
         device.ordinal,
-        units::bytes(device.live.bytes),
-        units::bytes(device.peak_bytes)
+        units::bytes(device.live.bytes)
     );
     let left = (text.chars().count() as u16).min(area.width);
     let content = Line::from(vec![Span::raw(text)]);
@@ -182,7 +188,7 @@ fn sums(state: &State, reading: &Reading, palette: &Palette) -> Line<'static> {
     };
     let mut spans = vec![Span::styled(word, style)];
     if rows.held.count > 0 {
-        let sites = plural(rows.sites as u64, "call site", "call sites");
+        let sites = counted(rows.sites as u64, one_row(state));
         spans.push(Span::styled(format!("{} at {sites}", tally(rows.held)), style));
     }
     if rows.held_on_host.count > 0 {

@@ -92,6 +92,7 @@ fn answer(blocks: &[Block], class: Class) -> Holders {
         path: 0,
         retainer: Some(1),
         module: None,
+        tensor: None,
     });
     let retainer = |parent| Retainer {
         parent,

@@ -269,6 +269,13 @@ fn add(recording: &Recording, graph: u64, address: u64, bytes: u64, attributes: 
     if attributes == 0 && free_again(graph, address) {
         return;
     }
+    // An address is allocated once in a graph, and freed once: this is the node that a recapture repeats.
+    if is_known(graph, address) {
+        if attributes != 0 {
+            recording.add(Loss::LaunchedNodes, 1);
+        }
+        return;
+    }
     if add_node(graph, address, bytes, attributes, origin).is_none() {
         recording.add(Loss::Allocations, 1);
         crate::messages::loss(recording);
@@ -312,6 +319,18 @@ fn free_again(graph: u64, address: u64) -> bool {
         }
         false
     })
+}
+
+/// Whether the graph itself, not only its executable, has a node of this address.
+fn is_known(graph: u64, address: u64) -> bool {
+    let of_graph = rows().filter(|row| row.graph.load(Relaxed) == graph);
+    of_graph
+        .flat_map(|row| {
+            std::iter::successors(node(row.list(address).load(Relaxed)), |found| {
+                node(found.next.load(Relaxed))
+            })
+        })
+        .any(|found| found.is_in(Node::IN_GRAPH) && found.address.load(Relaxed) == address)
 }
 
 /// Puts a node into the list of free ones.

@@ -1,0 +1,113 @@
+//! Data types and sizes of the tensors that lead to blocks.
+//!
+//! ```text
+//! TensorImpl: storage … number of dimensions | up to 5 sizes, 5 strides; else a pointer to all | first element | elements | type, device …
+//! ```
+//!
+//! Where this begins differs between versions. It is where the most tensors of the process have sizes whose product is the number of
+//! elements, and whose elements are inside the block.
+
+use std::collections::HashMap;
+
+use culeak::snapshot::HeldTensor;
+
+use super::names::{Kind, Names};
+use crate::copy::Image;
+use crate::findings::Explanation;
+
+/// Words of a `TensorImpl` where the number of dimensions is looked for.
+const PLACES: usize = 12;
+/// Words of sizes and strides, and how many dimensions have them there.
+const WORDS: u64 = 10;
+const INLINE: u64 = 5;
+const MOST_DIMENSIONS: u64 = 64;
+
+/// `c10::ScalarType`: name and bytes of an element. Types of parts of a byte, and quantized ones, are left out.
+const TYPES: [(u64, &str, u64); 22] = [
+    (0, "uint8", 1),
+    (1, "int8", 1),
+    (2, "int16", 2),
+    (3, "int32", 4),
+    (4, "int64", 8),
+    (5, "float16", 2),
+    (6, "float32", 4),
+    (7, "float64", 8),
+    (8, "complex32", 4),
+    (9, "complex64", 8),
+    (10, "complex128", 16),
+    (11, "bool", 1),
+    (15, "bfloat16", 2),
+    (23, "float8_e5m2", 1),
+    (24, "float8_e4m3fn", 1),
+    (25, "float8_e5m2fnuz", 1),
+    (26, "float8_e4m3fnuz", 1),
+    (27, "uint16", 2),
+    (28, "uint32", 4),
+    (29, "uint64", 8),
+    (44, "float8_e8m0fnu", 1),
+    (45, "float4_e2m1fn_x2", 1),
+];
+
+/// What the tensors on the paths of one copy are, by the place where their sizes may begin.
+#[derive(Default)]
+pub(super) struct Tensors {
+    found: Vec<(usize, [Option<HeldTensor>; PLACES])>,
+}
+
+impl Tensors {
+    /// The tensor that the path goes through before it comes to the storage of a block of `bytes`.
+    pub fn add(&mut self, names: &mut Names, block: usize, found: Explanation, bytes: u64) {
+        let storage = found.last.0;
+        if storage.is_none() || found.interior || names.kind(storage) != Kind::Storage {
+            return;
+        }
+        let parent = names.searched.graph.parent(storage);
+        let Some((tensor, _)) = parent.filter(|(node, _)| names.kind(*node) == Kind::Tensor) else {
+            return;
+        };
+        let (copy, tensor) = (names.searched.copy, names.searched.graph.address(tensor));
+        let at = |place: usize| read(copy, tensor + 8 * place as u64, bytes);
+        self.found.push((block, std::array::from_fn(at)));
+    }
+
+    /// The blocks with their tensors, if most are understood in the same way.
+    pub fn finish(self) -> HashMap<usize, HeldTensor> {
+        let count = |place: &usize| self.found.iter().filter(|(_, at)| at[*place].is_some()).count();
+        let best = (0..PLACES)
+            .max_by_key(count)
+            .filter(|best| count(best) * 2 > self.found.len());
+        let Some(best) = best else { return HashMap::new() };
+        let blocks = self.found.into_iter();
+        blocks
+            .filter_map(|(block, mut at)| Some((block, at[best].take()?)))
+            .collect()
+    }
+}
+
+/// The tensor whose number of dimensions is at `at`. `None`: there is none.
+fn read(copy: &Image, at: u64, bytes: u64) -> Option<HeldTensor> {
+    let word = |nth: u64| copy.word(at + 8 * nth);
+    let dimensions = word(0);
+    let sizes = match dimensions {
+        0..=INLINE => at + 8,
+        ..=MOST_DIMENSIONS => word(1),
+        _ => return None,
+    };
+    let shape: Vec<u64> = (0..dimensions).map(|nth| copy.word(sizes + 8 * nth)).collect();
+    let strides = sizes + 8 * dimensions.max(INLINE);
+    let (first, elements) = (word(1 + WORDS), word(2 + WORDS));
+    let (_, dtype, size) = *TYPES.iter().find(|(number, ..)| *number == word(3 + WORDS) & 0xffff)?;
+    let product = shape
+        .iter()
+        .try_fold(1u64, |product, size| product.checked_mul(*size))?;
+    let mut last = first;
+    for (nth, size) in (0u64..).zip(&shape) {
+        let stride = copy.word(strides + 8 * nth);
+        last = last.checked_add(size.checked_sub(1)?.checked_mul(stride)?)?;
+    }
+    let fits = |elements: u64| elements.checked_mul(size).is_some_and(|used| used <= bytes);
+    (elements > 0 && product == elements && fits(elements) && fits(last.checked_add(1)?)).then(|| HeldTensor {
+        dtype: dtype.to_owned(),
+        shape,
+    })
+}
