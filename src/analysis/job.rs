@@ -288,8 +288,6 @@ pub struct SiteRow {
     pub sum_count: u64,
     /// Over all processes of the program; one without this call site has 0 bytes.
     pub median_bytes: u64,
-    /// Always true: the median is of the values of all processes.
-    pub median_is_exact: bool,
     pub min_bytes: u64,
     pub max_bytes: u64,
     /// The number of processes with this call site.

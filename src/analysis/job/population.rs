@@ -207,7 +207,6 @@ impl Judging<'_> {
             sum_bytes: u64::try_from(judged.range.sum).unwrap_or(u64::MAX),
             sum_count: sums.count,
             median_bytes: judged.range.median.unsigned_abs(),
-            median_is_exact: true,
             min_bytes: judged.range.min.unsigned_abs(),
             max_bytes: judged.range.max.unsigned_abs(),
             processes: values.len() as u64,
