@@ -78,6 +78,7 @@ guides! {
     "ci" = "ci.md";
     "exit-codes" = "ci.md", "exit-codes";
     "pytest" = "pytest.md";
+    "agents" = "agents.md";
     "python" = "frameworks.md";
     "adapters" = "adapters.md";
     "formats" = "formats.md";
