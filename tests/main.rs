@@ -34,6 +34,7 @@ mod killed;
 mod kinds;
 mod ledger;
 mod lookup;
+mod mcp;
 mod model;
 mod namespaces;
 mod native_holders;

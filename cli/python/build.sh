@@ -33,11 +33,13 @@ tools=$target/wheel-tools
 "$tools/bin/python" -m pip install --quiet --constraint "$here/build-tools.txt" maturin ${portable:+ziglang cargo-zigbuild wheel}
 PATH=$tools/bin:$PATH
 
-# maturin takes licences from below the folder of pyproject.toml only.
+# maturin takes licences and files of the package from below the folder of pyproject.toml only.
 work=$(mktemp -d)
-trap 'rm -rf "$work" "$here/licences"' EXIT
+trap 'rm -rf "$work" "$here/licences" "$here/culeak/skills"' EXIT
 mkdir -p "$here/licences"
 cp LICENSE "$here/licences"
+rm -rf "$here/culeak/skills"
+cp -r skills "$here/culeak"
 
 options=(--profile "$profile" --locked --out "$out")
 if [ -n "$portable" ]; then

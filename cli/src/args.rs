@@ -18,6 +18,7 @@ use crate::commands::doctor::{self, DoctorArgs, ProbeRankArgs};
 use crate::commands::export::ExportArgs;
 use crate::commands::help::{self, HelpArgs};
 use crate::commands::live::LiveArgs;
+use crate::commands::mcp::McpArgs;
 use crate::commands::report::ReportArgs;
 use crate::commands::run::RunArgs;
 use crate::commands::setup::SetupArgs;
@@ -86,6 +87,7 @@ pub enum Command {
     Check(CheckArgs),
     Export(ExportArgs),
     Watch(WatchArgs),
+    Mcp(McpArgs),
     Demo(DemoArgs),
     Doctor(DoctorArgs),
     Help(HelpArgs),
@@ -127,7 +129,9 @@ impl Command {
             | Command::Check(_)
             | Command::Export(_)
             | Command::Watch(_) => true,
-            Command::Demo(_)
+            // Each of its questions does.
+            Command::Mcp(_)
+            | Command::Demo(_)
             | Command::Doctor(_)
             | Command::ShimPath(_)
             | Command::Setup(_)
@@ -167,13 +171,12 @@ const INSTEAD: [(&str, &str); 9] = table! {
     "--version", "culeak --version";
 };
 
-/// Parses the command line of this process.
+/// Parses a command line.
 ///
 /// # Errors
 /// The command line is wrong, or asks for help or the version.
-pub fn parse() -> Result<(Arguments, Asked), clap::Error> {
+pub fn parse(words: &[OsString]) -> Result<(Arguments, Asked), clap::Error> {
     let mut command = command();
-    let words: Vec<OsString> = std::env::args_os().collect();
     if words.iter().take_while(|word| *word != "--").any(|word| word == "-h") {
         command = shortened(command);
     }
@@ -447,7 +450,7 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Record", &["run", "live"]),
     ("Read", &["report", "why", "diff", "trend", "whatif"]),
     ("Gate", &["check"]),
-    ("Share", &["export", "watch"]),
+    ("Share", &["export", "watch", "mcp"]),
     ("Set up", &["doctor", "demo", "snapshot", "help"]),
 ];
 

@@ -25,6 +25,14 @@ pub fn not_in_this_build(cannot: &str) -> String {
     )
 }
 
+/// What clap says of a mistake, on one line and without the usage.
+pub fn of_clap(error: &clap::Error) -> Failure {
+    let whole = error.to_string();
+    let first = whole.split("\n\n").next().unwrap_or_default();
+    let words: Vec<&str> = first.trim_start_matches("error: ").split_whitespace().collect();
+    Failure::new(words.join(" "))
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     pub message: String,

@@ -5,13 +5,14 @@
 //! protected ([`crate::output::protect`]), so that no command replaces them.
 //!
 //! [`at`] reduces an input to a point in time, [`segments`] puts the kernel driver's side in the place of the memory, [`holders`]
-//! searches for what keeps its memory alive, [`sidecar`] adds holders that `run --why` found, and [`many`] adds several inputs up
+//! searches for what keeps its memory alive, [`kept`] keeps inputs in memory, [`sidecar`] adds holders that `run --why` found, and [`many`] adds several inputs up
 //! as one job. Deliberately absent: symbols; see `symbolize`.
 
 pub mod at;
 mod by_holder;
 mod file;
 pub mod holders;
+pub mod kept;
 mod listed;
 pub mod many;
 mod members;
@@ -49,6 +50,7 @@ use crate::launch::incomplete;
 use crate::progress::{self, Progress, Unit};
 
 /// A snapshot and the name of its source.
+#[derive(Clone)]
 pub struct Loaded {
     pub snapshot: Snapshot,
     /// The argument, as the user can repeat it.
@@ -279,7 +281,10 @@ impl Place {
     /// # Errors
     /// The source cannot be read; the message says what to do.
     pub fn load(&self) -> Result<Loaded, Failure> {
-        self.load_by(&reader::read)
+        match self {
+            Place::File(path) => kept::or_read(path, || self.load_by(&reader::read)),
+            _ => self.load_by(&reader::read),
+        }
     }
 
     /// As [`Place::load`], without what was live at the peaks if it is a recording.

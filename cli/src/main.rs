@@ -78,44 +78,60 @@ mod text;
 mod usage;
 mod verdict;
 
+use std::ffi::OsString;
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use args::Command;
+use args::{Arguments, Command};
 use clap::error::ErrorKind;
 use errors::Failure;
-use options::config::{self, Defaults};
+use options::config::{self, ConfigArgs, Defaults};
 use options::display::DisplayArgs;
-use options::refusals;
+use options::refusals::{self, Asked};
 
 fn main() -> ExitCode {
-    let (arguments, asked) = match args::parse() {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let (arguments, asked) = match args::parse(&words) {
         Ok(parsed) => parsed,
-        Err(error) => return refuse(&error),
+        Err(error) => return refuse(&error, &words),
     };
-    let (mut command, display) = (arguments.command, arguments.display);
-    progress::choose_messages(display.quiet, display.verbose);
-    let defaults = match command.reads_config() {
-        true => config::read(&arguments.config),
-        false => Ok(Defaults::default()),
-    };
-    match refusals::check(asked).and(defaults) {
-        Ok(defaults) => apply(defaults, &display, &mut command),
-        Err(failure) => {
-            progress::fail(&failure);
-            return ExitCode::from(failure.exit);
-        }
-    }
+    progress::choose_messages(arguments.display.quiet, arguments.display.verbose);
     // The live view has the screen to itself, and so has a program that runs.
-    let has_screen = match &command {
-        Command::Live(_) | Command::Run(_) => true,
+    let has_screen = match &arguments.command {
+        Command::Live(_) | Command::Run(_) | Command::Mcp(_) => true,
         Command::Check(check) => !check.command.is_empty(),
         _ => false,
     };
     if !has_screen {
         progress::show();
     }
-    let result = match command {
+    run(words, arguments, asked).unwrap_or_else(|failure| {
+        progress::fail(&failure);
+        ExitCode::from(failure.exit)
+    })
+}
+
+/// Runs a command line of `culeak mcp`, which was started with these options.
+fn answer(words: &[OsString], config: &ConfigArgs) -> Result<ExitCode, Failure> {
+    let (mut arguments, asked) = args::parse(words).map_err(|error| {
+        let sentence = args::sentence(&error, words);
+        sentence.map_or_else(|| errors::of_clap(&error), Failure::new)
+    })?;
+    arguments.config = config.clone();
+    run(words.to_vec(), arguments, asked)
+}
+
+fn run(words: Vec<OsString>, arguments: Arguments, asked: Asked) -> Result<ExitCode, Failure> {
+    let (mut command, display) = (arguments.command, arguments.display);
+    if let Command::Diff(diff) = &mut command {
+        diff.words = words;
+    }
+    let defaults = match command.reads_config() {
+        true => config::read(&arguments.config),
+        false => Ok(Defaults::default()),
+    };
+    apply(refusals::check(asked).and(defaults)?, &display, &mut command);
+    match command {
         Command::Run(args) => commands::run::execute(&args),
         Command::Report(args) => commands::report::execute(&args),
         Command::Why(args) => commands::why::execute(&args),
@@ -126,6 +142,7 @@ fn main() -> ExitCode {
         Command::WhatIf(args) => commands::whatif::execute(&args),
         Command::Check(args) => commands::check::execute(&args),
         Command::Watch(args) => commands::watch::execute(&args),
+        Command::Mcp(args) => commands::mcp::execute(&args, args::public(), &|words| answer(words, &arguments.config)),
         Command::Export(args) => commands::export::execute(&args),
         Command::Demo(args) => commands::demo::execute(&args),
         Command::Doctor(args) => commands::doctor::execute(&args),
@@ -139,11 +156,7 @@ fn main() -> ExitCode {
         Command::ProbeUsage(args) => usage::answer(&args),
         Command::ProbeRank(args) => commands::doctor::answer_probe(&args),
         Command::Symbolize => symbolize::answer(),
-    };
-    result.unwrap_or_else(|failure| {
-        progress::fail(&failure);
-        ExitCode::from(failure.exit)
-    })
+    }
 }
 
 /// Fills in defaults from the config file, for options that the command line does not set.
@@ -164,16 +177,16 @@ fn apply(defaults: Defaults, display: &DisplayArgs, command: &mut Command) {
 }
 
 /// Prints an error in the command line, with the prefix of all messages, or the requested help or version.
-fn refuse(error: &clap::Error) -> ExitCode {
+fn refuse(error: &clap::Error, words: &[OsString]) -> ExitCode {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         let _ = write!(anstream::stderr(), "{}", error.render().ansi());
-    } else if let Some(sentence) = args::sentence(error, &std::env::args_os().collect::<Vec<_>>()) {
+    } else if let Some(sentence) = args::sentence(error, words) {
         progress::fail(&Failure::new(sentence));
     } else if error.use_stderr() {
         let _ = write!(anstream::stderr(), "culeak: {}", error.render().ansi());
     } else {
         // The options that choose it were not parsed, and help reads no config file.
-        text::pager::choose(!std::env::args_os().any(|word| word == "--no-pager"));
+        text::pager::choose(!words.iter().any(|word| word == "--no-pager"));
         // Standard output may be closed, or full.
         let _ = text::print(|out| write!(out, "{}", error.render().ansi()));
     }

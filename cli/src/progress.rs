@@ -66,8 +66,24 @@ pub fn show() {
     }
 }
 
+/// Messages that are part of an answer instead.
+static HEARD: Mutex<Option<Vec<String>>> = Mutex::new(None);
+
+/// Collects the messages of this work, which are not printed then.
+pub fn heard<T>(work: impl FnOnce() -> T) -> (T, Vec<String>) {
+    let heard = || HEARD.lock().unwrap_or_else(PoisonError::into_inner);
+    *heard() = Some(Vec::new());
+    let result = work();
+    let messages = heard().take();
+    (result, messages.unwrap_or_default())
+}
+
 /// Prints a message on standard error, above the bars.
 pub fn say(words: impl Display) {
+    if let Some(heard) = HEARD.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+        heard.push(words.to_string());
+        return;
+    }
     bars().suspend(|| eprintln!("culeak: {words}"));
 }
 

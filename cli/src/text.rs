@@ -23,6 +23,7 @@ pub mod units;
 pub mod whatif;
 pub mod why;
 
+use std::cell::RefCell;
 use std::io::{self, Write};
 use std::{env, process};
 
@@ -60,9 +61,29 @@ pub fn pass_color_on(command: &mut process::Command) {
     };
 }
 
+thread_local! {
+    /// What is printed, if it is an answer of `culeak mcp`.
+    static TAKEN: RefCell<Option<Vec<u8>>> = const { RefCell::new(None) };
+}
+
+/// Runs a command, and takes what it would print, without styles.
+pub fn taken<T>(run: impl FnOnce() -> T) -> (T, String) {
+    TAKEN.set(Some(Vec::new()));
+    let result = run();
+    let printed = TAKEN.take().unwrap_or_default();
+    (result, String::from_utf8_lossy(&printed).into_owned())
+}
+
 /// Prints to standard output, through a pager if the text is longer than the terminal. A closed pipe (`| head`) is not an
 /// error.
 pub fn print(render: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
+    if TAKEN.with_borrow(Option::is_some) {
+        let mut plain = anstream::StripStream::new(Vec::new());
+        // Memory is always writable.
+        let _ = render(&mut plain);
+        TAKEN.with_borrow_mut(|taken| taken.get_or_insert_default().extend(plain.into_inner()));
+        return Ok(());
+    }
     output::check_standard_output()?;
     if pager::may_be_used() {
         return print_or_page(render);

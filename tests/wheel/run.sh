@@ -50,6 +50,10 @@ for python in ${PYTHONS:-python3}; do
     export XDG_CACHE_HOME=$work/cache
     "$work/clean/bin/culeak" --version
     "$work/clean/bin/culeak" demo --fake >"$work/demo.txt" || { cat "$work/demo.txt"; exit 1; }
+    # The procedure for agents, by the command of docs/agents.md.
+    (mkdir -p "$work/agent" && cd "$work/agent" && rm -rf .claude && mkdir -p .claude/skills && PATH=$work/clean/bin:$PATH \
+        bash -c "$(sed -n 's/^    \(cp -r .*culeak.__path__.*\)$/\1/p' "$root/docs/agents.md")")
+    cmp "$work/agent/.claude/skills/gpu-memory-leak/SKILL.md" "$root/skills/gpu-memory-leak/SKILL.md"
     # Parquet is a feature of the build, which a wheel has.
     rm -rf "$work/recorded"
     LD_LIBRARY_PATH=$("$work/clean/bin/culeak" shim-path --fake-driver) \

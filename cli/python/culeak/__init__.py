@@ -1,15 +1,15 @@
-"""culeak from Python: marks, phases and snapshots, in a process that is being recorded.
+"""culeak from Python: marks, phases, snapshots and repeated scenarios, in a process that is being recorded.
 
 The preload library does the recording; ``culeak run`` or ``pytest --culeak`` loads it into the interpreter. Without it
 these functions do nothing, so they may stay in a program.
 """
 
 from contextlib import contextmanager
-from typing import Iterator, Optional
+from typing import Any, Callable, Iterator, Optional
 
 from culeak.recorder import Recorder
 
-__all__ = ["is_recorded", "mark", "phase", "snapshot"]
+__all__ = ["is_recorded", "mark", "phase", "repeat_until_stable", "snapshot"]
 
 
 def is_recorded() -> bool:
@@ -43,3 +43,14 @@ def snapshot(name: str) -> None:
     recorder: Optional[Recorder] = Recorder.here()
     if recorder is not None:
         recorder.snapshot(name)
+
+
+def repeat_until_stable(scenario: Callable[[], Any], at_most: int = 8) -> int:
+    """For tests: calls ``scenario`` until a round leaves no more GPU memory behind than the round before, and returns the number of rounds.
+
+    If each of ``at_most`` rounds leaves more, it raises an AssertionError with the lines that allocated it, and what holds it. Without
+    culeak it calls the scenario once, and warns."""
+    __tracebackhide__ = True
+    from culeak import repeat
+
+    return repeat.repeat_until_stable(scenario, at_most)

@@ -33,6 +33,13 @@ def leaked(test: Test, verdict: Verdict, limit: int, holders: Optional[Dict[str,
     return "\n".join(lines)
 
 
+def growing(test: Test, rounds: int, sites: List[Site], holders: Dict[str, List[str]]) -> str:
+    """Every round of a scenario left more behind."""
+    left = sum(site.bytes for site in sites), sum(site.blocks for site in sites)
+    first = "GPU memory grows in every round: {} in {} after {} rounds".format(show_size(left[0]), show_blocks(left[1]), rounds)
+    return "\n".join([first] + _sites(test, sites, holders))
+
+
 def unseen(verdict: Verdict) -> str:
     """Something that the limits speak of was not seen."""
     return "No verdict on GPU memory: {}".format(". Also: ".join(verdict.unseen))

@@ -21,7 +21,7 @@ from typing import Any, Dict, Iterator, Optional, Set
 import pluggy
 import pytest
 
-from culeak import failures
+from culeak import failures, repeat
 from culeak.command import find_command
 from culeak.limits import Limits, limits_of
 from culeak.recorder import ALL_DEVICES, HOST, MOST_DEVICES, Reading, Recorder, mark_name
@@ -37,6 +37,7 @@ def begin(config: Any) -> None:
         raise pytest.UsageError("--culeak: pluggy {} is too old; install 1.3 or newer".format(pluggy.__version__))
     is_worker = hasattr(config, "workerinput")
     judge = Judge(find_command(), config.option.culeak_suppressions)
+    repeat.suppressions[:] = config.option.culeak_suppressions
     config.pluginmanager.register(Session(config, recorder, judge), "culeak-session")
     if not is_worker:
         config.pluginmanager.register(Records(config), "culeak-records")

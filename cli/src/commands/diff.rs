@@ -1,6 +1,5 @@
 //! `culeak diff`: changes between two snapshots, by call site.
 
-use std::env;
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
@@ -68,6 +67,9 @@ pub struct DiffArgs {
     pub output: OutputArgs,
     #[command(flatten)]
     pub names: NameArgs,
+    /// The command line.
+    #[arg(skip)]
+    pub words: Vec<OsString>,
 }
 
 pub fn execute(args: &DiffArgs) -> Result<ExitCode, Failure> {
@@ -128,7 +130,7 @@ pub fn execute(args: &DiffArgs) -> Result<ExitCode, Failure> {
             let stacks = full || *shape == Shape::Stacks;
             let mut page = text::diff::page(&diff, stacks, full);
             if form == Form::Text && !stacks && diff.rows.iter().any(|row| row.bytes_delta > 0) {
-                page.next(with_stacks(env::args_os()));
+                page.next(with_stacks(&args.words));
             }
             page
         }
@@ -151,8 +153,8 @@ impl DiffArgs {
 }
 
 /// This command again, with whole stacks.
-fn with_stacks(words: impl Iterator<Item = OsString>) -> String {
-    let words = words.skip(1).map(|word| quoted(&word.to_string_lossy()));
+fn with_stacks(words: &[OsString]) -> String {
+    let words = words.iter().skip(1).map(|word| quoted(&word.to_string_lossy()));
     format!("culeak {} --view stacks", words.collect::<Vec<_>>().join(" "))
 }
 

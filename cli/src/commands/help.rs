@@ -85,6 +85,7 @@ guides! {
     "ci" = "ci.md";
     "exit-codes" = "ci.md", "exit-codes";
     "pytest" = "ci.md", "pytest";
+    "agents" = "agents.md";
     "python" = "frameworks.md";
     "adapters" = "adapters.md";
     "formats" = "formats.md";

@@ -1,13 +1,17 @@
-//! `culeak snapshot --list`: the processes of this user that use CUDA, recorded or not.
+//! `culeak snapshot --list`: the processes of this user that use CUDA, recorded or not; for `culeak mcp`, also the files of a folder.
 //!
 //! A recording is found among the files that a process maps, so nothing has to be registered and nothing can be stale.
 //! Processes that end during the scan are left out. Deliberately absent: other users' processes, whose memory maps only root
 //! may read.
 
+use std::cmp::Reverse;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use culeak::analysis::program::Program;
+use culeak::analysis::report::shell_word;
 use culeak::kind::Place;
 use culeak::proc::{self, Files};
 use culeak::snapshot::Snapshot;
@@ -41,7 +45,7 @@ struct Listed {
 }
 
 pub fn execute(json: bool) -> Result<ExitCode, Failure> {
-    let processes = using_cuda()?.iter().filter_map(Listed::of).collect();
+    let processes = listed()?;
     match json {
         true => text::print_json(&List {
             format: "culeak-processes",
@@ -51,6 +55,39 @@ pub fn execute(json: bool) -> Result<ExitCode, Failure> {
         false => document::print(|| page(&processes))?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn listed() -> Result<Vec<Listed>, Failure> {
+    Ok(using_cuda()?.iter().filter_map(Listed::of).collect())
+}
+
+/// The newest recordings and snapshots of a folder, and the processes.
+///
+/// # Errors
+/// It is no folder; or those of [`execute`].
+pub fn of_folder(folder: &Path) -> Result<Document, Failure> {
+    /// Each is read.
+    const SHOWN: usize = 12;
+    if !folder.is_dir() {
+        return Err(Failure::new(format!("{}: is no folder; name one", folder.display())));
+    }
+    let members = load::Members::of(folder);
+    let written = |path: &PathBuf| path.metadata().and_then(|metadata| metadata.modified()).ok();
+    let mut files: Vec<PathBuf> = members.recordings.into_iter().chain(members.snapshots).collect();
+    files.sort_by_cached_key(|path| Reverse(written(path)));
+    let mut page = Document::default();
+    if files.is_empty() {
+        page.line(format!("no recording or snapshot in {}", folder.display()));
+    }
+    page.warnings(members.left_out.map(|left_out| left_out.to_string()));
+    page.more(
+        files.len().saturating_sub(SHOWN),
+        "file",
+        ", older; name a folder, or a pattern such as runs/*.culeak",
+    );
+    let files = files.iter().take(SHOWN).map(|path| Listed::of_file(path));
+    page.append(self::page(&files.chain(listed()?).collect::<Vec<_>>()));
+    Ok(page)
 }
 
 /// The processes of this user that are being recorded, by their ids.
@@ -107,6 +144,33 @@ impl Listed {
         })
     }
 
+    /// A recording or a snapshot, at the point that a report shows: a script frees its memory when it ends.
+    fn of_file(path: &Path) -> Listed {
+        let loaded = load::Place::File(path.to_owned()).load_without_peaks();
+        let usual = loaded.and_then(|item| {
+            let point = item.snapshot.usual_point();
+            let snapshot = item.snapshot.into_at(&point);
+            snapshot.map_err(|error| Failure::new(error.to_string()))
+        });
+        let name = path.strip_prefix(".").unwrap_or(path).display().to_string();
+        match usual {
+            Ok(snapshot) => Listed {
+                pid: snapshot.process.pid,
+                program: Program::of(&snapshot).to_string(),
+                state: "file",
+                recording: Some(name),
+                device_bytes: Some(live(&snapshot, |place| place.on_device())),
+                host_bytes: Some(live(&snapshot, |place| place == Place::Host)),
+                reason: None,
+            },
+            Err(failure) => Listed {
+                state: "unreadable",
+                reason: Some(failure.message),
+                ..Listed::default()
+            },
+        }
+    }
+
     fn size(&self, bytes: Option<u64>) -> Cell {
         match (bytes, self.state) {
             (Some(bytes), _) => Cell::Size(bytes),
@@ -142,7 +206,9 @@ fn page(processes: &[Listed]) -> Document {
         });
     page.table(table);
     let first = |state| processes.iter().find(|process| process.state == state);
-    if let Some(process) = first("recorded") {
+    if let Some(file) = first("file").and_then(|file| file.recording.as_ref()) {
+        page.next(format!("culeak report {}", shell_word(file)));
+    } else if let Some(process) = first("recorded") {
         page.next(format!("culeak snapshot {} -o now.json", process.pid));
     } else if let Some(process) = first("not_recorded") {
         page.next(format!("culeak why {}", process.pid));

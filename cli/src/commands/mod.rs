@@ -17,6 +17,7 @@ pub mod job_why;
 pub mod list;
 pub mod live;
 pub mod man;
+pub mod mcp;
 pub mod phases;
 pub mod program;
 pub mod report;

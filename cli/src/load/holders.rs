@@ -19,6 +19,7 @@ use std::ffi::OsStr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use culeak::analysis::framework::owner_of_domain;
@@ -36,6 +37,26 @@ use culeak_holders::{Block, Error, LIMIT, Options, StillLive, Stopped};
 
 use super::{Loaded, Place, unrecorded};
 use crate::errors::Failure;
+
+/// Whether processes may not be searched: `culeak mcp` needs its user's consent.
+static FORBIDDEN: AtomicBool = AtomicBool::new(false);
+
+/// Forbids to read the memory of processes from now on. Recordings and snapshots remain readable.
+pub fn forbid_searches() {
+    FORBIDDEN.store(true, Relaxed);
+}
+
+/// # Errors
+/// [`forbid_searches`] was called.
+pub(super) fn expect_permission(pid: u32) -> Result<(), Failure> {
+    match FORBIDDEN.load(Relaxed) {
+        false => Ok(()),
+        true => Err(Failure::new(format!(
+            "process {pid}: this server has no consent to read the memory of a process; start it as culeak mcp --allow-snapshots \
+             FOLDER, or run culeak why {pid}"
+        ))),
+    }
+}
 
 /// How to search.
 #[derive(Debug, Clone, Default)]
@@ -58,6 +79,7 @@ pub struct Wanted {
 /// # Errors
 /// The process cannot be read; the message says what to do.
 pub fn of_process(item: &mut Loaded, pid: u32, wanted: &Wanted) -> Result<(), Failure> {
+    expect_permission(pid)?;
     let mut source = live::Process::new(pid).map_err(|error| failure(&format!("process {pid}"), &error))?;
     attach(&mut item.snapshot, &mut source, wanted)?;
     let now = again(&item.snapshot).load()?;
@@ -73,6 +95,7 @@ pub fn of_process(item: &mut Loaded, pid: u32, wanted: &Wanted) -> Result<(), Fa
 /// # Errors
 /// The process cannot be stopped or read; the message says what to do.
 pub fn of_stopped(pid: u32, wanted: &Wanted, name: impl FnOnce(&mut Loaded)) -> Result<Loaded, Failure> {
+    expect_permission(pid)?;
     let subject = format!("process {pid}");
     let failed = |error: Error| failure(&subject, &error);
     let place = Place::Process(pid);

@@ -45,7 +45,7 @@ impl Identity<'_> {
     }
 }
 
-fn beside(recording: &Path) -> PathBuf {
+pub fn beside(recording: &Path) -> PathBuf {
     recording.with_extension("culeak-why")
 }
 

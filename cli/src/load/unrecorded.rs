@@ -72,6 +72,7 @@ pub fn load_within(limit: Duration, pid: u32, unrecorded: Failure) -> Result<Loa
             unrecorded.message
         ))
     };
+    super::holders::expect_permission(pid)?;
     let process = live::Process::new(pid).map_err(|error| failure(error.to_string()))?;
     let deadline = Deadline::after(limit);
     let mut notes = Vec::new();

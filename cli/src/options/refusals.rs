@@ -4,7 +4,7 @@
 //! words exclude each other, and why. Commands hide the options that they never have.
 
 use std::collections::BTreeMap;
-use std::sync::OnceLock;
+use std::sync::{Mutex, PoisonError};
 
 use clap::ArgMatches;
 use clap::parser::ValueSource;
@@ -112,8 +112,8 @@ const TABLE: &[Row] = table! {
         "objects are known at points in time, and destroyed ones are not recorded by stack";
 };
 
-/// What this process was asked for.
-static ASKED: OnceLock<Asked> = OnceLock::new();
+/// What the command was asked for.
+static ASKED: Mutex<Asked> = Mutex::new(Asked(BTreeMap::new()));
 
 /// What was typed, by the words of the table.
 #[derive(Debug, Default)]
@@ -219,7 +219,7 @@ impl Asked {
 /// The sentence says what and why.
 pub fn check(asked: Asked) -> Result<(), Failure> {
     let refusal = asked.refusal(None);
-    ASKED.get_or_init(|| asked);
+    *ASKED.lock().unwrap_or_else(PoisonError::into_inner) = asked;
     refusal.map_or(Ok(()), |sentence| Err(Failure::new(sentence)))
 }
 
@@ -228,7 +228,8 @@ pub fn check(asked: Asked) -> Result<(), Failure> {
 /// # Errors
 /// The sentence says what and why.
 pub fn check_input(input: &str) -> Result<(), Failure> {
-    let refusal = ASKED.get().and_then(|asked| asked.refusal(Some(input)));
+    let asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
+    let refusal = asked.refusal(Some(input));
     refusal.map_or(Ok(()), |sentence| Err(Failure::new(sentence)))
 }
 

@@ -1,0 +1,136 @@
+//! The recordings and snapshots that were read last, with names and holders, for `culeak mcp`: it is asked about the same file again and
+//! again. Deliberately absent: recordings of processes that run, which change without a new time of modification.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::{Loaded, file, sidecar};
+use crate::errors::Failure;
+
+/// Enough for a comparison.
+const MOST: usize = 2;
+
+struct Kept {
+    /// Looks up names.
+    name: fn(&mut Loaded),
+    /// The last one is the newest.
+    items: Vec<(Key, Loaded)>,
+}
+
+type Memory = Mutex<Option<Kept>>;
+
+static KEPT: Memory = Mutex::new(None);
+
+/// The files that an item was read from, as they were.
+#[derive(PartialEq, Eq)]
+struct Key {
+    path: PathBuf,
+    /// Device, number, size and time of modification: of the file, and of the holders beside it.
+    files: [Option<[i128; 4]>; 2],
+}
+
+impl Key {
+    fn of(path: &Path) -> Key {
+        let state = |path: &Path| {
+            let file = path.metadata().ok()?;
+            let modified = i128::from(file.mtime()) * 1_000_000_000 + i128::from(file.mtime_nsec());
+            Some([file.dev().into(), file.ino().into(), file.len().into(), modified])
+        };
+        Key {
+            path: path.to_path_buf(),
+            files: [state(path), state(&sidecar::beside(path))],
+        }
+    }
+}
+
+fn locked(memory: &Memory) -> MutexGuard<'_, Option<Kept>> {
+    memory.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Keeps files from now on. `name`: looks up names.
+pub fn begin(name: fn(&mut Loaded)) {
+    begin_in(&KEPT, name);
+}
+
+fn begin_in(memory: &Memory, name: fn(&mut Loaded)) {
+    *locked(memory) = Some(Kept {
+        name,
+        items: Vec::new(),
+    });
+}
+
+/// The file as it was kept, if it is the same, or as it is read.
+///
+/// # Errors
+/// Those of `read`.
+pub fn or_read(path: &Path, read: impl FnOnce() -> Result<Loaded, Failure>) -> Result<Loaded, Failure> {
+    or_read_in(&KEPT, path, read)
+}
+
+fn or_read_in(memory: &Memory, path: &Path, read: impl FnOnce() -> Result<Loaded, Failure>) -> Result<Loaded, Failure> {
+    let key = Key::of(path);
+    let name = match locked(memory).as_ref() {
+        None => return read(),
+        Some(kept) => match kept.items.iter().find(|(known, _)| *known == key) {
+            Some((_, item)) => return Ok(item.clone()),
+            None => kept.name,
+        },
+    };
+    // Reading may read other files, so nothing is locked.
+    let mut item = read()?;
+    let is_complete = item.snapshot.process.state.has_ended() || file::begins_as_snapshot(path);
+    if is_complete && key == Key::of(path) {
+        name(&mut item);
+        if let Some(kept) = locked(memory).as_mut() {
+            kept.items.retain(|(known, _)| known.path != key.path);
+            let older = (kept.items.len() + 1).saturating_sub(MOST);
+            kept.items.drain(..older);
+            kept.items.push((key, item.clone()));
+        }
+    }
+    Ok(item)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::fs;
+
+    use culeak::snapshot::ProcessState;
+
+    use super::*;
+    use crate::text::sample::leaky;
+
+    #[test]
+    fn a_file_is_read_again_only_if_it_changed_and_a_running_process_each_time() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("a.culeak");
+        fs::write(&path, "first").expect("written");
+        let (memory, reads) = (Memory::new(None), Cell::new(0));
+        let read = |state| {
+            let result = or_read_in(&memory, &path, || {
+                reads.set(reads.get() + 1);
+                let mut snapshot = leaky();
+                snapshot.process.state = state;
+                Ok(Loaded::of(snapshot, "a.culeak"))
+            });
+            result.expect("read").snapshot
+        };
+        read(ProcessState::Exited);
+        read(ProcessState::Exited);
+        assert_eq!(reads.replace(0), 2, "nothing is kept before it begins");
+        begin_in(&memory, |_| ());
+        assert_eq!(read(ProcessState::Exited), read(ProcessState::Exited));
+        assert_eq!(reads.replace(0), 1);
+        fs::write(&path, "longer").expect("written");
+        read(ProcessState::Exited);
+        fs::write(sidecar::beside(&path), "holders").expect("written");
+        read(ProcessState::Exited);
+        assert_eq!(reads.replace(0), 2, "it changed, and got holders");
+        fs::write(&path, "grows").expect("written");
+        read(ProcessState::Running);
+        read(ProcessState::Running);
+        assert_eq!(reads.replace(0), 2, "of a process that runs");
+    }
+}
