@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The search for holders: time of the copy and of the whole, memory of the CLI, and what the searched program loses meanwhile.
-# Prints one row per program for docs/internals/measurements.md.
+# Prints one row per program for docs/measurements.md.
 #
 #   benches/why.sh [CULEAK] [OPTIONS]     default: target/release/culeak
 #     --objects N    Python objects of the plain program (10 million)

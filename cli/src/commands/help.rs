@@ -67,7 +67,7 @@ guides! {
     "systemd" = "launchers/systemd.md";
     "jupyter" = "launchers/jupyter.md";
     "why" = "why.md";
-    "attach" = "why.md", "attach";
+    "attach" = "attach.md";
     "by-category" = "categories.md";
     "sampling" = "sampling.md";
     "time" = "time.md";
@@ -99,8 +99,8 @@ guides! {
     "file-systems" = "limits.md", "file-systems";
     "aarch64" = "limits.md", "aarch64";
     "holders" = "internals/holders.md";
-    "costs" = "internals/measurements.md";
-    "testing" = "internals/testing.md";
+    "costs" = "measurements.md";
+    "testing" = "testing.md";
     "proofs" = "internals/proofs.md";
 }
 
@@ -350,7 +350,7 @@ mod tests {
             ("frameworks", "python"),
             ("job.md", "jobs"),
             ("docs/dataset.md", "datasets"),
-            ("internals/measurements", "costs"),
+            ("measurements", "costs"),
             ("launchers/slurm.md", "slurm"),
             ("launchers", "launchers"),
             ("ci", "ci"),

@@ -151,7 +151,7 @@ fn count_of(classes: &BTreeMap<&str, BTreeMap<Class, usize>>, wanted: Class) -> 
     classes.values().filter_map(|family| family.get(&wanted)).sum()
 }
 
-/// docs/internals/measurements.md states the result, and the command that prints the table.
+/// docs/measurements.md states the result, and the command that prints the table.
 #[test]
 fn of_1000_bounded_series_at_most_4_are_false_alarms() {
     let classes = classify(&BOUNDED, 125);
@@ -163,7 +163,7 @@ fn of_1000_bounded_series_at_most_4_are_false_alarms() {
     );
 }
 
-/// Twenty times as many, for a more precise rate. docs/internals/measurements.md has the command.
+/// Twenty times as many, for a more precise rate. docs/measurements.md has the command.
 #[test]
 #[ignore = "a minute in a debug build"]
 fn of_20000_bounded_series_at_most_80_are_false_alarms() {
