@@ -88,10 +88,12 @@ impl Tensors {
 fn read(copy: &Image, at: u64, bytes: u64) -> Option<HeldTensor> {
     let word = |nth: u64| copy.word(at + 8 * nth);
     let dimensions = word(0);
-    let sizes = match dimensions {
-        0..=INLINE => at + 8,
-        ..=MOST_DIMENSIONS => word(1),
-        _ => return None,
+    if dimensions > MOST_DIMENSIONS {
+        return None;
+    }
+    let sizes = match dimensions <= INLINE {
+        true => at + 8,
+        false => word(1),
     };
     let shape: Vec<u64> = (0..dimensions).map(|nth| copy.word(sizes + 8 * nth)).collect();
     let strides = sizes + 8 * dimensions.max(INLINE);
