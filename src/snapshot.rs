@@ -41,6 +41,8 @@ pub const BY_PYTORCH: &str = "PyTorch";
 /// The value of [`Taken::by`] for a process that was never recorded: the allocators of frameworks in it were read. It covers only the live blocks of
 /// these, without stacks and times.
 pub const BY_READING: &str = "the allocators of frameworks, read while they ran";
+/// As above, of a process whose PyTorch was asked to keep its own history: of its allocator only, with the stacks of newer blocks.
+pub const BY_HISTORY: &str = "PyTorch's own history, in a process that runs";
 /// The version that this build writes, and the only one that it reads.
 pub const VERSION: u32 = 2;
 
@@ -201,7 +203,12 @@ pub struct Taken {
 impl Taken {
     /// What lies outside the allocators of frameworks is not known.
     pub fn covers_allocators_only(&self) -> bool {
-        self.by == BY_PYTORCH || self.by == BY_READING
+        self.by == BY_PYTORCH || self.is_of_unrecorded()
+    }
+
+    /// The process runs and was never recorded.
+    pub fn is_of_unrecorded(&self) -> bool {
+        self.by == BY_READING || self.by == BY_HISTORY
     }
 }
 

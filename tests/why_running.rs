@@ -1,6 +1,6 @@
 //! `culeak why`, `report --why` and `snapshot --why` of a running process, with its recording.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -306,6 +306,103 @@ fn origins_of(script: &str) -> String {
     drop(child.stdin.take());
     child.wait().expect("ended");
     why["origins"].to_string()
+}
+
+/// A program with the history of PyTorch's allocator, run by this interpreter, and what it is told line by line.
+struct Traced {
+    child: std::process::Child,
+    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
+}
+
+impl Traced {
+    /// Words with `=` are variables of the environment.
+    fn start(python: impl AsRef<std::ffi::OsStr>, words: &[&str]) -> Traced {
+        let mut command = Command::new(python);
+        let variables = words.iter().filter_map(|word| word.split_once('='));
+        command
+            .envs(variables)
+            .arg(sources().join("victims/unrecorded_trace.py"))
+            .args(words.iter().filter(|word| !word.contains('=')))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut child = command.spawn().expect("started");
+        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        assert_eq!(lines.next().expect("a line").expect("text"), "ready");
+        Traced { child, lines }
+    }
+
+    fn say(&mut self, line: &str) -> String {
+        writeln!(self.child.stdin.as_mut().expect("piped"), "{line}").expect("written");
+        self.lines.next().expect("a line").expect("text")
+    }
+
+    /// Exit code, output and messages of `culeak report PID` with these words.
+    fn report(&self, words: &[&str]) -> (Option<i32>, String, String) {
+        let mut command = Command::new(culeak());
+        let command = command.args(["report", &self.child.id().to_string()]).args(words);
+        let output = command.stdin(Stdio::null()).output().expect("the CLI starts");
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    }
+}
+
+impl Drop for Traced {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        self.child.wait().expect("ended");
+    }
+}
+
+#[test]
+fn a_trace_asks_before_it_runs_code_and_needs_an_interpreter_that_takes_it() {
+    let mut traced = Traced::start("python3", &[]);
+    let (code, _, messages) = traced.report(&["--trace"]);
+    assert!(code == Some(2) && messages.contains("--yes agrees"), "{messages}");
+    let (code, _, messages) = traced.report(&["--trace", "--yes"]);
+    // This interpreter may be a newer one.
+    let is_old = messages.contains("3.14 is needed");
+    assert!((code == Some(2) && is_old) || code == Some(0), "{messages}");
+    let history = traced.say("quit");
+    assert_eq!(is_old, history == "[]", "{history}");
+}
+
+#[test]
+#[ignore = "needs CPython 3.14: CULEAK_TRACE_PYTHON is one"]
+fn blocks_that_are_allocated_after_the_trace_began_have_lines() {
+    let python = std::env::var_os("CULEAK_TRACE_PYTHON").expect("CULEAK_TRACE_PYTHON is CPython 3.14 or newer");
+    let mut traced = Traced::start(&python, &[]);
+    let report = |traced: &Traced, words: &[&str]| {
+        let (code, text, messages) = traced.report(words);
+        assert_eq!(code, Some(0), "{text}{messages}");
+        text
+    };
+    let before = report(&traced, &["--trace", "--yes"]);
+    assert!(
+        before.contains("in 1 block") && !before.contains("train_step"),
+        "{before}"
+    );
+    assert_eq!(traced.say("allocate"), "allocated");
+    let after = report(&traced, &["--trace", "--yes"]);
+    let line = "train_step  unrecorded_trace.py:";
+    assert!(after.contains("2 call sites") && after.contains(line), "{after}");
+    assert!(after.contains("older than PyTorch's history"), "{after}");
+    report(&traced, &["--trace=off", "--yes"]);
+    // It was on when it was asked for the second time.
+    assert_eq!(traced.say("quit"), "[('state', 'python'), (None, 'all')]");
+
+    let failing = Traced::start(&python, &["fails"]);
+    let (code, _, messages) = failing.report(&["--trace", "--yes"]);
+    assert!(
+        code == Some(2) && messages.contains("no CUDA GPUs are available"),
+        "{messages}"
+    );
+    drop(failing);
+    let disabled = Traced::start(&python, &["PYTHON_DISABLE_REMOTE_DEBUG=1"]);
+    let (code, _, messages) = disabled.report(&["--trace", "--yes"]);
+    assert!(
+        code == Some(2) && messages.contains("it does not take a script"),
+        "{messages}"
+    );
 }
 
 #[test]

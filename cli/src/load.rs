@@ -21,6 +21,7 @@ mod process;
 pub mod segments;
 pub mod sidecar;
 pub mod timeline;
+mod trace;
 mod unrecorded;
 
 use std::cell::RefCell;
@@ -41,6 +42,7 @@ pub use by_holder::by_holder;
 pub use file::must_be_recording;
 pub use members::Members;
 pub use process::{as_pid, has_no_library, process_lives, recording_of};
+pub use trace::traced;
 
 use file::Reader;
 

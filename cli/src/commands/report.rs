@@ -54,6 +54,13 @@ pub struct ReportArgs {
     /// Search the memory of running processes for what holds their memory, and show it for each call site (as culeak why)
     #[arg(long)]
     pub why: bool,
+    /// Of a Python process that was started without culeak: switch PyTorch's own allocation history on in it, or off, so that blocks that it
+    /// allocates from now on have lines. Runs Python code in the process, and asks before
+    #[arg(long, value_name = "on|off", num_args = 0..=1, default_missing_value = "on", require_equals = true, value_parser = ["on", "off"])]
+    pub trace: Option<String>,
+    /// Do not ask before --trace runs code in the process
+    #[arg(long, requires = "trace")]
+    pub yes: bool,
     /// Print one report for each process instead of one for the job; options that the report of a job lacks imply this
     #[arg(long)]
     pub per_process: bool,
@@ -86,7 +93,8 @@ impl ReportArgs {
     fn shows_job(&self) -> bool {
         let view = &self.view;
         let of_rows = view.by.is_none_or(|by| by == By::Site) && self.sort() == Sort::Bytes && !view.full_stacks;
-        let of_process = *view.shape() != Shape::Table || self.why || self.selection.between.is_some();
+        let of_process =
+            *view.shape() != Shape::Table || self.why || self.trace.is_some() || self.selection.between.is_some();
         // The sums of a job are of memory that programs requested.
         let kinds = &self.selection.kind;
         let of_others = matches!(load::segments::are_wanted(kinds), Ok(true) | Err(_)) || only_objects(kinds);
@@ -108,6 +116,7 @@ impl ReportArgs {
         }
         // The page also shows the events.
         let mut item = match form {
+            _ if self.trace.is_some() => self.traced(place)?,
             Form::Html => place.load_with_timeline()?,
             _ => place.load()?,
         };
@@ -124,6 +133,13 @@ impl ReportArgs {
             load::holders::of_place(&mut item, place)?;
         }
         Ok(item)
+    }
+
+    fn traced(&self, place: &Place) -> Result<Loaded, Failure> {
+        match place {
+            Place::Process(pid) => load::traced(*pid, self.trace.as_deref() == Some("on"), self.yes),
+            _ => Err(Failure::new("--trace is for a running process; name its id")),
+        }
     }
 
     /// How to report one of the inputs.

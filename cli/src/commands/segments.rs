@@ -10,7 +10,6 @@ use culeak::analysis::whatif::settings_of;
 use culeak::analysis::whatif::trace::Trace;
 use culeak::format::ADDRESS;
 use culeak::point::Point;
-use culeak::snapshot::BY_READING;
 
 use super::report::ReportArgs;
 use crate::errors::Failure;
@@ -60,7 +59,7 @@ pub fn execute(args: &ReportArgs, form: Form) -> Result<ExitCode, Failure> {
         passed_over.contains(&(address & ADDRESS))
     });
     segments.warnings.extend(not_known);
-    if segments.pools.is_empty() && item.snapshot.taken.by == BY_READING {
+    if segments.pools.is_empty() && item.snapshot.taken.is_of_unrecorded() {
         return failed("no segments of PyTorch's allocator could be read in the process, which was not recorded");
     }
     if segments.pools.is_empty() {

@@ -28,7 +28,7 @@ use culeak::analysis::report::shell_word;
 use culeak::analysis::site::CallStacks;
 use culeak::kind::{self, Kind};
 use culeak::snapshot::{
-    Allocation, BY_READING, Class, HolderPath, Holders, Process, ProcessState, RootKind, Snapshot, change_retained,
+    Allocation, Class, HolderPath, Holders, Process, ProcessState, RootKind, Snapshot, change_retained,
 };
 use culeak_holders::copy::Image;
 use culeak_holders::source::core::Core;
@@ -245,7 +245,7 @@ fn attach_by(
 
 /// Where the memory of a running process can be read again: its recording, or the process itself.
 fn again(snapshot: &Snapshot) -> Place {
-    match snapshot.taken.by == BY_READING {
+    match snapshot.taken.is_of_unrecorded() {
         true => Place::Process(snapshot.process.number()),
         false => Place::File(PathBuf::from(&snapshot.process.recording)),
     }

@@ -11,8 +11,8 @@ use std::{fs, str};
 use culeak::kind::Kind;
 use culeak::proc;
 use culeak::snapshot::{
-    Allocation, BY_READING, Call, Counter, Device, Gathering, Process, ProcessState, Snapshot, Stack, Stream, Taken,
-    Thread,
+    Allocation, BY_HISTORY, BY_READING, Call, Counter, Device, Gathering, Process, ProcessState, Snapshot, Stack,
+    Stream, Taken, Thread,
 };
 use culeak_holders::objects::Library;
 use culeak_holders::pytorch::LiveBlock;
@@ -113,6 +113,22 @@ pub fn load_within(limit: Duration, pid: u32, unrecorded: Failure) -> Result<Loa
     Ok(Loaded {
         root: Some(PathBuf::from(format!("/proc/{pid}/root"))),
         ..Loaded::of(snapshot(pid, &given), pid.to_string())
+    })
+}
+
+/// A process whose PyTorch wrote what it knows of its blocks, as `torch.cuda.memory._snapshot()` returns it.
+pub fn of_history(pid: u32, bytes: &[u8]) -> Result<Loaded, String> {
+    let mut snapshot = memory_viz::read(bytes, "")?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+    snapshot.process = process(pid, now);
+    snapshot.taken.by = BY_HISTORY.to_owned();
+    snapshot.taken.at_unix_ns = now;
+    // As when its memory is read, which tells what is still live.
+    snapshot.allocations.change(|_, block, _| block.time_ns = 0);
+    Ok(Loaded {
+        root: Some(PathBuf::from(format!("/proc/{pid}/root"))),
+        ..Loaded::of(snapshot, pid.to_string())
     })
 }
 

@@ -54,6 +54,8 @@ const TABLE: &[Row] = table! {
         "the memory at a peak is recorded by stack, without sizes, streams, threads and times of single blocks";
     "--between" => "--at", "--why"; "a window names its end itself, and holders are known of the end of a process only";
     "--why" => "--at"; "holders are known of the end of a process, or of a running one";
+    "--trace" => "--at", "--between", "--view phases", "--view churn", "--view segments", SEVERAL;
+        "PyTorch's history tells of the live blocks of one running process";
     OBJECTS => "--view tree", "-o FILE.svg";
         "trees and flame graphs show bytes, which objects without an address do not have; use --view objects, or \
          culeak export --objects";

@@ -30,7 +30,7 @@ use crate::analysis::whatif::settings_of;
 use crate::kind::Kind;
 use crate::point::Point;
 use crate::snapshot::allocations::stack_of;
-use crate::snapshot::{BY_PYTORCH, BY_READING, Failed, Snapshot};
+use crate::snapshot::{BY_PYTORCH, Failed, Snapshot};
 
 /// The value of [`Segments::format`].
 pub const FORMAT: &str = "culeak-segments";
@@ -216,7 +216,7 @@ impl<'a> Builder<'_, 'a> {
     /// The parts of a range that can be given back, and whether these are known.
     fn pages(&self, range: &Range<'a>) -> (Vec<Range<'a>>, bool) {
         let bytes = range.end - range.start;
-        let has_runs = range.mapped && [BY_PYTORCH, BY_READING].contains(&&*self.snapshot.taken.by);
+        let has_runs = range.mapped && self.snapshot.taken.covers_allocators_only();
         let Some(block) = self.within(range).first().filter(|_| has_runs) else {
             return (vec![range.clone()], true);
         };

@@ -9,7 +9,7 @@ use culeak::analysis::site::Frame;
 use culeak::analysis::why::SiteHolder;
 use culeak::analysis::words::of_kind;
 use culeak::kind::Kind;
-use culeak::snapshot::{BY_READING, Class};
+use culeak::snapshot::Class;
 
 use super::sums::{self, Recorded, Sum};
 use crate::document::cells::balance;
@@ -36,7 +36,7 @@ pub fn explain(row: &Row, report: &Report, indent: usize, page: &mut Document) {
     if report.by == By::Module {
         return why::write_modules_below(row, report, why::MODULES_SHOWN, indent, page);
     }
-    let has_ages = row.largest > 0 && report.taken.by != BY_READING;
+    let has_ages = row.largest > 0 && !report.taken.is_of_unrecorded();
     let ages = has_ages.then(|| parts::ages(row.count, row.oldest_age_ns, row.newest_age_ns));
     if !row.stacks.is_empty() {
         ways(row, ages, indent, page);

@@ -7,7 +7,7 @@ use culeak::analysis::points::{DRIVER, Peak, PeakSite};
 use culeak::analysis::report::{FailedRow, Report, Tally};
 use culeak::analysis::words::of_kind;
 use culeak::point::Point;
-use culeak::snapshot::{Allocator, BY_PYTORCH, BY_READING, Losses, Sampling, Taken};
+use culeak::snapshot::{Allocator, BY_HISTORY, BY_PYTORCH, BY_READING, Losses, Sampling, Taken};
 use culeak::table;
 
 use crate::document::{self, Cell, Rows, Site, counted, things_about};
@@ -198,6 +198,7 @@ fn source(report: &Report) -> Option<Sum> {
         ref by if by == BY_READING => {
             "the live blocks of the allocators of PyTorch, JAX, CuPy and numba, read in the process".to_owned()
         }
+        ref by if by == BY_HISTORY => "PyTorch's own history, which the process was asked for".to_owned(),
         _ => return None,
     };
     Some(("source", text))
@@ -384,12 +385,8 @@ pub fn losses_and_notes(recorded: Recorded) -> (Vec<String>, Vec<String>) {
         allocators,
     } = recorded;
     if taken.covers_allocators_only() {
-        let missing = if taken.by == BY_READING {
-            NOT_RECORDED
-        } else {
-            OUTSIDE_PYTORCH
-        };
-        return (vec![missing.to_owned()], Vec::new());
+        let missing = outside_pytorch(taken).into_iter();
+        return (missing.map(str::to_owned).collect(), Vec::new());
     }
     let of = |means| move |&(loss, _): &(Loss, _)| loss == means;
     let texts = |means| losses_of(losses, taken, false).filter(of(means)).map(|(_, text)| text);
@@ -402,12 +399,14 @@ pub fn losses_and_notes(recorded: Recorded) -> (Vec<String>, Vec<String>) {
 
 /// What is missing if only PyTorch's allocator is known.
 fn outside_pytorch(taken: &Taken) -> Option<&'static str> {
-    (taken.covers_allocators_only()).then_some(if taken.by == BY_READING {
-        NOT_RECORDED
-    } else {
-        OUTSIDE_PYTORCH
+    (taken.covers_allocators_only()).then_some(match &*taken.by {
+        BY_READING => NOT_RECORDED,
+        BY_HISTORY => BEFORE_THE_HISTORY,
+        _ => OUTSIDE_PYTORCH,
     })
 }
+
+const BEFORE_THE_HISTORY: &str = "lines of blocks that are older than PyTorch's history, ages and peaks, and memory outside its allocator: the process was not recorded";
 
 const NOT_RECORDED: &str = "lines, ages and peaks, and memory outside the allocators of PyTorch, JAX, CuPy and numba: the process was not recorded";
 const OUTSIDE_PYTORCH: &str = "memory outside PyTorch's allocator, and what PyTorch's snapshot leaves out";
