@@ -154,6 +154,10 @@ fn is_rare<const ASIDE: bool>(slots: Slots, thread: &ThreadState) -> bool {
 pub fn aside(of: &Reported, event: &TensorEvent, work: Event) -> Outcome {
     let mut outcome = Outcome::Rare;
     if let Some(recording) = session::running().filter(|_| !hold::is_script_ending()) {
+        if event.change > 0 {
+            // Known callers do not ask whether it is wanted again.
+            hold::watch_script();
+        }
         let mut work = || {
             outcome = work(of, event);
             outcome != Outcome::Rare
