@@ -63,7 +63,10 @@ pub type Event = fn(&Reported, &TensorEvent) -> Outcome;
 /// Records a tensor without a stack.
 #[inline(always)]
 pub fn allocated<const ASIDE: bool>(of: &Reported, event: &TensorEvent) -> Outcome {
-    // First, since a call needs all registers.
+    if may_be_ending::<ASIDE>() {
+        return Outcome::Rare;
+    }
+    // Before all else is looked at, since a call needs all registers.
     let now = now();
     THREAD.with(|thread| {
         let bytes = event.change as u64;
@@ -135,7 +138,7 @@ use culeak::system::monotonic_ns as now;
 pub fn freed<const ASIDE: bool>(of: &Reported, event: &TensorEvent) -> Outcome {
     THREAD.with(|thread| {
         let slots = of.slots();
-        if is_rare::<ASIDE>(slots, thread) {
+        if may_be_ending::<ASIDE>() || is_rare::<ASIDE>(slots, thread) {
             cold_path();
             return Outcome::Rare;
         }
@@ -146,7 +149,13 @@ pub fn freed<const ASIDE: bool>(of: &Reported, event: &TensorEvent) -> Outcome {
 
 #[inline(always)]
 fn is_rare<const ASIDE: bool>(slots: Slots, thread: &ThreadState) -> bool {
-    !thread.is_known() || !ASIDE && (stacks::may_be_ending() || slots.counts_down())
+    !thread.is_known() || !ASIDE && slots.counts_down()
+}
+
+/// Before CPython 3.12 at each event of a script: [`aside`] asks the interpreter.
+#[inline(always)]
+fn may_be_ending<const ASIDE: bool>() -> bool {
+    !ASIDE && stacks::may_be_ending()
 }
 
 /// Does an event that [`known`] tensors have had no short way for, unless it is to take the usual one (`Rare`).
