@@ -21,12 +21,12 @@
 
 use std::marker::PhantomData;
 use std::ptr;
-use std::sync::atomic::Ordering::*;
+use std::sync::atomic::{AtomicPtr, Ordering::*};
 
 use super::{Attributes, Entry, Key, Record, State, Status, TableIn, Withdrawn};
 use crate::format::{UNSAMPLED, halves, pack};
 use crate::lockfree::peak::LARGEST;
-use crate::lockfree::sync::{AtomicPtr, AtomicU64, elements, fence};
+use crate::lockfree::sync::{AtomicU64, elements, fence};
 use crate::system::{Errno, cold_path};
 
 /// First places of the first index.
