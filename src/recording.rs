@@ -37,7 +37,7 @@ mod totals;
 pub use kernels::KERNEL_NAME_MAX;
 pub use phases::{NewPhase, PHASE_NAME_MAX, beginning, hash_of};
 pub use python::CodeSeen;
-pub use reported::{Reported, TensorEvent};
+pub use reported::{DEVICES, Outcome, Reported, TensorEvent};
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
@@ -56,7 +56,6 @@ pub use crate::system::monotonic_ns;
 use crate::system::{Errno, anonymous, unix_ns};
 use cells::{Cells, LastUsed};
 use events::Log;
-use reported::DEVICES;
 
 /// The longest text stored, in bytes (a command line, for example); longer texts are truncated.
 const TEXT_MAX: usize = 8 << 10;
@@ -141,8 +140,6 @@ pub struct Recording {
     /// Private to the process.
     owners: Owners,
     table: Table,
-    /// By device. Private to the process.
-    reported: [Reported; DEVICES],
     frame_index: Index,
     stack_index: Index,
     failure_index: Index,

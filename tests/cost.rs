@@ -43,8 +43,9 @@ fn counted(outcome: &Outcome) -> BTreeMap<String, [f64; 3]> {
 const SAMPLED: [(&str, [f64; 3], f64); 4] = [
     ("allocation", [570.0, 3.0, 0.0], 1.0),
     ("free", [460.0, 3.0, 0.0], 0.0),
-    ("tensor", [260.0, 1.0, 0.0], 1.0),
-    ("free of a tensor", [250.0, 1.0, 0.0], 0.0),
+    // Under load, readings of the clock take up to 30 instructions more.
+    ("tensor", [140.0, 1.0, 0.0], 1.0),
+    ("free of a tensor", [110.0, 1.0, 0.0], 0.0),
 ];
 
 /// The limits of what is more than bare: instructions, locked ones, system calls; and how often the clock is read, whose code is

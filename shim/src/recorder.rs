@@ -49,7 +49,7 @@ mod unhooked;
 pub use hold::note_main_thread;
 pub use hold::watch as watch_end;
 pub use label::{FrameWord, Inside, Label, mark_recorded, note_caller, take_caller, take_caller_and_nesting};
-pub use session::{is_exiting, note_end, recording, running, watch_exit};
+pub use session::{forget_known, is_exiting, note_end, recording, running, watch_exit};
 pub use thread::{epoch, note_pool, pool_of_call, thread_row};
 
 use crate::recorder::sampling::Chosen;

@@ -84,6 +84,12 @@ impl Word {
         }
     }
 
+    /// Whether the stage is `Open`, the only one with this bit.
+    #[inline(always)]
+    fn is_open(self) -> bool {
+        self.0 & (Stage::Open as u64) << AMOUNT_BITS != 0
+    }
+
     fn round(self) -> u64 {
         self.0 >> (AMOUNT_BITS + 2)
     }
@@ -142,6 +148,25 @@ pub struct LocalCredit<'a> {
     pub hint: &'a AtomicU32,
 }
 
+impl LocalCredit<'_> {
+    /// As [`Sum::change`], if this word has credit of an open stage, and enough. False: nothing has changed. `amount` is at most
+    /// [`LARGEST`], and not 0.
+    ///
+    /// The word alone decides. One of an open stage is frozen before that stage ends, and the swap fails if it was frozen
+    /// meanwhile; so the event takes effect while the stage is open, or while threads freeze it and have not come to this word.
+    #[inline(always)]
+    pub fn change_alone(&self, amount: u64, grows: bool) -> bool {
+        // Relaxed: nothing else is read, and the swap decides.
+        let local = Word(self.word.load(Relaxed));
+        let new = match grows {
+            true => local.0.wrapping_sub(amount),
+            false => local.0.wrapping_add(amount),
+        };
+        // The amount has neither borrowed from stage and round nor changed them.
+        Word(new).is_of(local) && local.is_open() && swap(self.word, local, Word(new))
+    }
+}
+
 /// A sum as one thread sees it.
 #[derive(Clone, Copy)]
 pub struct Sum<'a, L> {
@@ -166,22 +191,6 @@ where
     #[inline]
     pub fn shrink(&self, amount: u64) {
         self.change(amount, false);
-    }
-
-    /// As `change`, if the local word has credit of an open stage, and enough. False: nothing has changed.
-    #[inline(always)]
-    pub fn change_alone(&self, amount: u64, grows: bool) -> bool {
-        // Acquire, SeqCst: as in `change_locally`.
-        let local = Word(self.local.word.load(Acquire));
-        let central = Word(self.central.word.load(SeqCst));
-        let new = match grows {
-            true => local.0.wrapping_sub(amount),
-            false => local.0.wrapping_add(amount),
-        };
-        // The amount has neither borrowed from stage and round nor changed them.
-        let is_enough = Word(new).is_of(local) && amount.wrapping_sub(1) < LARGEST;
-        let is_alone = local.is_of(central) && central.stage() == Stage::Open && is_enough;
-        is_alone && swap(self.local.word, local, Word(new))
     }
 
     /// `grow` or `shrink`.

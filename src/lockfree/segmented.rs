@@ -175,6 +175,24 @@ impl<T: Element> SegmentedArray<T> {
         Some(unsafe { &*base.add(place) })
     }
 
+    /// The number of an element. Looks at one extent after the other: for rare events.
+    pub fn number_of(&self, backing: Backing, element: &T) -> Option<u32> {
+        let (first, limit) = backing.sizes();
+        let mut before = 0;
+        for (number, extent) in self.extents.iter().enumerate() {
+            let count = extent_capacity(number, first, limit);
+            // Acquire: as in `get`.
+            let bytes = std::ptr::from_ref(element)
+                .addr()
+                .wrapping_sub(extent.load(Acquire).addr());
+            if bytes / size_of::<T>() < count {
+                return u32::try_from(before + bytes / size_of::<T>()).ok();
+            }
+            before += count;
+        }
+        None
+    }
+
     /// Consecutive elements, if their extent exists and contains all of them.
     #[inline]
     pub fn get_all(&self, backing: Backing, index: u32, count: usize) -> Option<&[T]> {
@@ -286,6 +304,11 @@ mod tests {
         array.ensure(backing, 1000).unwrap().store(9, Relaxed);
         assert!(std::ptr::eq(array.get(backing, 3).unwrap(), early));
         assert_eq!(array.get(backing, 3).unwrap().load(Relaxed), 7);
+        for number in [0, 3, 999, 1000] {
+            let element = array.ensure(backing, number).unwrap();
+            assert_eq!(array.number_of(backing, element), Some(number));
+        }
+        assert_eq!(array.number_of(backing, &AtomicU64::new(0)), None);
         assert!(
             array.get(backing, 500).is_none(),
             "extents in between are added when needed"

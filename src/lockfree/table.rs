@@ -30,7 +30,8 @@
 //!   reader                               state? (Acquire) ── fields? ── fence(Acquire) ── state?
 //!                                        any new field seen ⇒ the second load of the state sees what preceded it
 //!   ```
-//! - Records of `guarded.rs` are found through no index of this table, so no other thread than their caller's changes them.
+//! - Records of `guarded.rs` are found through no index of this table, so no other thread than their caller's changes them. Fields of
+//!   its plain ones are also written in Free, after a fence that follows the change to Free.
 //! - A thread that dies in the middle loses at most the one record it was changing, and the free records it was moving.
 //!
 //! `loom_models` checks this in every interleaving of small tables, with every ordering weakened, every tag and
@@ -40,7 +41,7 @@ mod free_list;
 mod guarded;
 mod record;
 
-pub use guarded::Guarded;
+pub use guarded::{Guarded, Plain, Room, Slots};
 pub use record::*;
 
 use std::sync::atomic::Ordering::*;
@@ -186,6 +187,11 @@ impl<'a> TableIn<'a> {
             Backing::File(..) => self.table.records.get_sized(SIZES, number),
             Backing::Private(..) => aside(self).private_record(number),
         }
+    }
+
+    /// The number of one of its records.
+    fn number_of(&self, record: &Record) -> Option<u32> {
+        self.table.records.number_of(self.backing, record)
     }
 
     /// Of a table without a file, as tests have.

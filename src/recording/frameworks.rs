@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering::*;
 use super::Recording;
 use crate::format::*;
 use crate::lockfree::index::mix;
-use crate::system::cold_path;
 
 impl Recording {
     /// The number of a domain, which is registered if it is new. `None` if there is no room for another.
@@ -67,7 +66,9 @@ impl Recording {
         let Some(row) = known.filter(|_| is_counted).or_else(|| self.add_allocator(device)) else {
             return self.add(Loss::Details, 1);
         };
-        row.report(change, live, reserved);
+        if !row.report(change, live, reserved) {
+            row.correct(change, live);
+        }
     }
 
     #[cold]
@@ -121,21 +122,25 @@ impl Recording {
 }
 
 impl AllocatorRow {
-    /// As [`Recording::allocator_reported`]. Plain loads and stores suffice, since events of a device never overlap.
+    /// As [`Recording::allocator_reported`]. Plain loads and stores suffice, since events of a device never overlap. False: what the
+    /// allocator reports is not what follows from the change: [`AllocatorRow::correct`].
     #[inline(always)]
-    pub(super) fn report(&self, change: i64, live: u64, reserved: u64) {
+    pub(super) fn report(&self, change: i64, live: u64, reserved: u64) -> bool {
         let expected = self.live_bytes.load(Relaxed).wrapping_add_signed(change);
-        self.live_bytes.store(live, Relaxed);
+        self.live_bytes.store(expected, Relaxed);
         self.reserved_bytes.store(reserved, Relaxed);
-        let events = self.events.load(Relaxed);
-        self.events.store(events + 1, Relaxed);
-        if events == 0 {
-            cold_path();
+        self.events.store(self.events.load(Relaxed) + 1, Relaxed);
+        expected == live
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(super) fn correct(&self, change: i64, live: u64) {
+        self.live_bytes.store(live, Relaxed);
+        match self.events.load(Relaxed) {
             // There are no records of what it held before its first event.
-            self.unseen_bytes.store(live.wrapping_sub(change as u64), Relaxed);
-        } else if expected != live {
-            cold_path();
-            self.mismatches.fetch_add(1, Relaxed);
+            1 => self.unseen_bytes.store(live.wrapping_sub(change as u64), Relaxed),
+            _ => _ = self.mismatches.fetch_add(1, Relaxed),
         }
     }
 }

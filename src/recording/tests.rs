@@ -2,9 +2,9 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{CodeSeen, ModuleSeen, Recording, TensorEvent};
+use super::{CodeSeen, ModuleSeen, Outcome, Recording, Reported, TensorEvent};
 use crate::cuda_functions::Api;
-use crate::format::{FRAME_NAME_BYTES, FRAME_NAMES_MAX, Loss, NONE, ROOT, Section, Text, UNSAMPLED};
+use crate::format::{FRAME_NAME_BYTES, FRAME_NAMES_MAX, Loss, NONE, ROOT, Section, Text, UNSAMPLED, pack};
 use crate::kind::Kind;
 use crate::lockfree::index::mix;
 use crate::lockfree::index::tests::entries;
@@ -173,13 +173,7 @@ fn tensors(path: &std::path::Path, is_short: bool, is_crowded: bool) -> Snapshot
     recording.add_device(0, None, b"");
     let thread = recording.add_thread(1, &[0; 16]);
     let stack = recording.frame(ROOT, None, 0x10).unwrap();
-    if is_short {
-        recording.begin_reported(0, Some((100, 200)));
-        assert!(recording.reported(0, 99).is_none() && recording.reported(0, 200).is_none());
-        assert!(recording.reported(-1, 100).is_none() && recording.reported(1, 100).is_none());
-    }
-    let of = recording.reported(0, 100);
-    assert_eq!(of.is_some(), is_short);
+    let of = is_short.then(|| reported(recording));
     let lacks = |number: u64| {
         let (space, address) = (Space::Tensor, (1 << 40) + number);
         !recording.table(0).may_contain(Key { space, address })
@@ -206,10 +200,8 @@ fn tensors(path: &std::path::Path, is_short: bool, is_crowded: bool) -> Snapshot
         };
         let shard = Shard::first_own();
         let has_taken = match of {
-            Some(of) if change > 0 && stack == UNSAMPLED => {
-                recording.tensor_allocated(of, 0, Api(5), thread, super::monotonic_ns(), &event)
-            }
-            Some(of) if change < 0 => recording.tensor_freed(of, 0, &event),
+            Some(of) if change > 0 && stack == UNSAMPLED => allocate(recording, of, thread, &event),
+            Some(of) if change < 0 => free(recording, of, &event),
             _ => false,
         };
         taken += u32::from(has_taken);
@@ -217,15 +209,7 @@ fn tensors(path: &std::path::Path, is_short: bool, is_crowded: bool) -> Snapshot
             return;
         }
         if change > 0 {
-            let mut entry = entry(recording, change as u64, stack, thread);
-            entry.extra = 0;
-            entry.attributes = Attributes {
-                kind: Kind::Tensor,
-                space: Space::Tensor,
-                flags: 0,
-                context: Attributes::NO_CONTEXT,
-                ..entry.attributes
-            };
+            let entry = tensor(recording, change as u64, stack, thread);
             assert!(match of {
                 Some(of) => recording.any_tensor_allocated(of, shard, key, &entry),
                 None => recording.allocated_at(shard, key, &entry),
@@ -259,6 +243,63 @@ fn tensors(path: &std::path::Path, is_short: bool, is_crowded: bool) -> Snapshot
     change(1 << 20, 512, UNSAMPLED);
     assert_eq!(taken > 100, is_short, "{taken} in the short way");
     read_with_totals(path).unwrap()
+}
+
+fn tensor(recording: &Recording, bytes: u64, stack: u32, thread: u32) -> Entry {
+    let mut entry = entry(recording, bytes, stack, thread);
+    entry.extra = 0;
+    entry.attributes = Attributes {
+        kind: Kind::Tensor,
+        space: Space::Tensor,
+        flags: 0,
+        context: Attributes::NO_CONTEXT,
+        ..entry.attributes
+    };
+    entry
+}
+
+/// Tensors of device 0 that code from 100 to 199 reports.
+fn reported(recording: &Recording) -> &'static Reported {
+    // SAFETY: documented: zeros are valid.
+    let of: &Reported = Box::leak(Box::new(unsafe { std::mem::zeroed() }));
+    assert!(of.may_begin() && !of.is_of(100));
+    recording.begin_reported(of, 0, Api(5), Some((100, 200)));
+    assert!(of.is_of(100) && of.is_of(199) && !of.is_of(99) && !of.is_of(200) && !of.may_begin());
+    of
+}
+
+/// As the hook does.
+fn allocate(recording: &Recording, of: &Reported, thread: u32, event: &TensorEvent) -> bool {
+    let place = pack(UNSAMPLED, thread);
+    let outcome = of.allocated(of.slots(), super::monotonic_ns(), place, event, || ());
+    finish(recording, of, event, outcome)
+}
+
+fn free(recording: &Recording, of: &Reported, event: &TensorEvent) -> bool {
+    !recording.has_ended() && finish(recording, of, event, of.freed(of.slots(), event))
+}
+
+fn finish(recording: &Recording, of: &Reported, event: &TensorEvent, outcome: Outcome) -> bool {
+    if !matches!(outcome, Outcome::Rare | Outcome::Recorded) {
+        recording.finish_tensor(of, 0, event, outcome);
+    }
+    outcome != Outcome::Rare
+}
+
+/// The caller of a report is known until something is rare, and not if that becomes known meanwhile.
+#[test]
+fn a_caller_is_known_until_it_is_to_be_forgotten() {
+    let folder = Folder::new("known");
+    let recording = record(&folder.0.join("a.culeak"));
+    let of = reported(recording);
+    assert!(!of.is_known(true, 100) && !of.knows_any(true));
+    of.know(true, 100, 7, || true);
+    assert!(of.is_known(true, 100) && !of.is_known(true, 101) && !of.knows_any(false));
+    assert_eq!(of.next(), 7);
+    of.forget();
+    assert!(!of.knows_any(true));
+    of.know(false, 100, 7, || false);
+    assert!(!of.knows_any(false));
 }
 
 #[test]
@@ -307,8 +348,7 @@ fn tensors_that_do_not_fit_are_lost_and_the_others_are_not() {
     let recording = record(&path);
     recording.enable_sampling(1 << 40);
     recording.add_device(0, None, b"");
-    recording.begin_reported(0, Some((100, 200)));
-    let of = recording.reported(0, 100).unwrap();
+    let of = reported(recording);
     let event = |number: u64, change: i64| TensorEvent {
         address: number << 9,
         change,
@@ -321,10 +361,8 @@ fn tensors_that_do_not_fit_are_lost_and_the_others_are_not() {
             space: Space::Tensor,
             address: event.address,
         };
-        let mut entry = entry(recording, 512, UNSAMPLED, 0);
-        (entry.attributes.kind, entry.attributes.space) = (Kind::Tensor, Space::Tensor);
-        recording.tensor_allocated(of, 0, Api(5), 0, super::monotonic_ns(), &event)
-            || recording.any_tensor_allocated(of, Shard::first_own(), key, &entry)
+        let entry = tensor(recording, 512, UNSAMPLED, 0);
+        allocate(recording, of, 0, &event) || recording.any_tensor_allocated(of, Shard::first_own(), key, &entry)
     };
     assert!(is_stored(&0));
     std::fs::remove_file(&path).unwrap();
@@ -333,14 +371,10 @@ fn tensors_that_do_not_fit_are_lost_and_the_others_are_not() {
     assert!(stored.len() > 16 && stored.len() < ALL as usize, "{}", stored.len());
     assert_eq!(recording.loss(Loss::Allocations), ALL - stored.len() as u64);
     for round in 0..2 {
-        assert!(
-            stored
-                .iter()
-                .all(|&number| recording.tensor_freed(of, 0, &event(number, -512)))
-        );
+        assert!(stored.iter().all(|&number| free(recording, of, &event(number, -512))));
         assert!(stored.iter().all(is_stored), "round {round}");
     }
-    assert!(!recording.tensor_freed(of, 0, &event(ALL, -512)));
+    assert!(!free(recording, of, &event(ALL, -512)));
 }
 
 /// Blocks grow with every round, so the peaks rise until the end.

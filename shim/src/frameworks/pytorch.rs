@@ -22,7 +22,7 @@ use crate::stacks::forward;
 use culeak::cuda_functions::Api;
 use culeak::kind::Kind;
 use culeak::lockfree::table::{Entry, Space};
-use culeak::recording::{Recording, Reported, TensorEvent};
+use culeak::recording::{Outcome, Recording, TensorEvent};
 use culeak::system::aside;
 
 const ALLOCATOR: Api = Api::of("CUDACachingAllocator");
@@ -42,12 +42,19 @@ impl DeviceArgument {
         let index = (self.0 >> 8) as i8;
         (self.0 as u8 == CUDA).then_some(index.into())
     }
+
+    /// The ordinal of a CUDA device; for devices of other types a large number.
+    #[inline(always)]
+    fn number(self) -> usize {
+        (self.0 as u16).wrapping_sub(CUDA.into()).rotate_right(8).into()
+    }
 }
 
 /// Exports a function of PyTorch: an entry that passes its caller's address to a body as one more argument, in the
 /// register that follows those in use.
 macro_rules! exports {
-    ($( $name:ident = $symbol:literal ($($argument:ident: $type:ty),*) => $record:ident, $x86:literal, $arm:literal; )*) => {$(
+    ($( $name:ident = $symbol:literal ($($argument:ident: $type:ty),*) => $record:ident, $x86:literal, $arm:literal
+        $(, $first:literal, $($operand:ident = sym $sym:path),*)?; )*) => {$(
         mod $name {
             use super::*;
 
@@ -61,7 +68,8 @@ macro_rules! exports {
             #[unsafe(export_name = $symbol)]
             #[unsafe(link_section = ".text.culeak_events")]
             unsafe extern "C-unwind" fn entry() {
-                std::arch::naked_asm!("endbr64", concat!("mov ", $x86, ", [rsp]"), "jmp {body}", body = sym body)
+                std::arch::naked_asm!("endbr64", concat!("mov ", $x86, ", [rsp]"), $($first,)? "jmp {body}", body = sym body
+                    $(, $($operand = sym $sym),*)?)
             }
 
             // Run in an emulator only (tests/aarch64/).
@@ -83,7 +91,10 @@ macro_rules! exports {
 
 exports! {
     usage = "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE"
-        (block: u64, change: i64, live: u64, reserved: u64) => used, "r9", "x5";
+        (block: u64, change: i64, live: u64, reserved: u64) => used, "r9", "x5",
+        // As `used` does.
+        "cmp qword ptr [rip + {mean}], 0\nje {body}\ntest rsi, rsi\njg {allocated}\njmp {freed}",
+        mean = sym sampling::MEAN, allocated = sym allocated, freed = sym freed;
     usage_signed = "_ZN3c1027reportMemoryUsageToProfilerEPvlllNS_6DeviceE"
         (block: u64, change: i64, live: u64, reserved: u64) => used_as_usual, "r9", "x5";
     out = "_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE"
@@ -99,58 +110,83 @@ type Usage = unsafe extern "C-unwind" fn(u64, i64, u64, u64, DeviceArgument);
 fn used(block: u64, change: i64, live: u64, reserved: u64, device: DeviceArgument, caller: u64, name: &CStr) {
     if !sampling::is_on() {
         used_as_usual(block, change, live, reserved, device, caller, name);
-    } else if change < 0 {
-        freed_in_sample(block, change, live, reserved, device, caller);
+    } else if change > 0 {
+        allocated(block, change, live, reserved, device, caller);
     } else {
-        allocated_in_sample(block, change, live, reserved, device, caller);
+        freed(block, change, live, reserved, device, caller);
     }
 }
 
-/// As `used`, if stacks are sampled: the way of a block without one is short.
+/// As `used`, if stacks are sampled. The way of a block without one is short: whatever is rare is a call at its end, with the same
+/// arguments in the same registers, so that nothing needs to be kept anywhere.
 macro_rules! in_sample {
-    ($name:ident: $record:expr) => {
+    ($name:ident, $aside:ident, $allocates:literal) => {
         #[inline(never)]
         #[unsafe(link_section = ".text.culeak_events")]
-        fn $name(block: u64, change: i64, live: u64, reserved: u64, device: DeviceArgument, caller: u64) {
+        extern "C-unwind" fn $name(
+            block: u64,
+            change: i64,
+            live: u64,
+            reserved: u64,
+            device: DeviceArgument,
+            caller: u64,
+        ) {
+            let Some(of) = tensors::known($allocates, device.number(), caller) else {
+                return $aside(block, change, live, reserved, device, caller);
+            };
             let event = TensorEvent {
                 address: block,
                 change,
                 live,
                 reserved,
             };
-            let record = |ordinal| $record(ordinal, caller, &event);
-            let Some(of) = device.ordinal().and_then(record) else {
-                return used_as_usual(block, change, live, reserved, device, caller, usage::NAME);
-            };
-            if let Some(next) = next_of(of, caller) {
+            match tensors::$name::<false>(of, &event) {
                 // SAFETY: libc10's function of this name, which contains the argument types.
-                unsafe { std::mem::transmute::<*const c_void, Usage>(next)(block, change, live, reserved, device) }
+                Outcome::Recorded => unsafe {
+                    std::mem::transmute::<u64, Usage>(of.next())(block, change, live, reserved, device)
+                },
+                Outcome::Rare => $aside(block, change, live, reserved, device, caller),
+                Outcome::NotSummed => finish(block, change, live, reserved, device, Outcome::NotSummed),
+                Outcome::Mismatched => finish(block, change, live, reserved, device, Outcome::Mismatched),
+            }
+        }
+
+        #[cold]
+        #[inline(never)]
+        fn $aside(block: u64, change: i64, live: u64, reserved: u64, device: DeviceArgument, caller: u64) {
+            let event = TensorEvent {
+                address: block,
+                change,
+                live,
+                reserved,
+            };
+            let of = tensors::known_code($allocates, device.number(), caller);
+            let outcome = of.map_or(Outcome::Rare, |of| {
+                tensors::aside(of, &event, tensors::$name::<true>)
+            });
+            match outcome {
+                Outcome::Rare => used_as_usual(block, change, live, reserved, device, caller, usage::NAME),
+                outcome => finish(block, change, live, reserved, device, outcome),
             }
         }
     };
 }
-in_sample!(allocated_in_sample: |ordinal, caller, event| tensors::allocated(ALLOCATOR, ordinal, caller, event));
-in_sample!(freed_in_sample: tensors::freed);
+in_sample!(allocated, allocated_aside, true);
+in_sample!(freed, freed_aside, false);
 
-/// The next definition, which is the same for all code of the library that reports `of`.
-#[inline(always)]
-fn next_of(of: &Reported, caller: u64) -> Option<*const c_void> {
-    let loaded = Loaded::now();
-    let known = of.known_in(loaded.word());
-    if known == 0 {
-        return look_up_next(of, caller, loaded);
-    }
-    Some(known as *const c_void)
-}
-
+/// Does what is left of an event that was recorded, and goes on to PyTorch's own function.
 #[cold]
 #[inline(never)]
-fn look_up_next(of: &Reported, caller: u64, loaded: Loaded) -> Option<*const c_void> {
-    let next = next_definition(usage::NAME, caller)?;
-    if loaded.is_settled() {
-        of.know(loaded.word(), next as u64);
-    }
-    Some(next)
+fn finish(block: u64, change: i64, live: u64, reserved: u64, device: DeviceArgument, outcome: Outcome) {
+    let event = TensorEvent {
+        address: block,
+        change,
+        live,
+        reserved,
+    };
+    let of = tensors::finish(device.number(), &event, outcome);
+    // SAFETY: as in `in_sample`.
+    unsafe { std::mem::transmute::<u64, Usage>(of.next())(block, change, live, reserved, device) }
 }
 
 /// As `used`, in the way of all memory.
@@ -167,24 +203,29 @@ fn used_as_usual(block: u64, change: i64, live: u64, reserved: u64, device: Devi
                 ..AllocationEvent::new(ALLOCATOR, Kind::Tensor, change as u64)
             };
             let insert = |recording: &Recording, shard, key, entry: &Entry| match tensors::reported(
-                recording, ordinal, caller,
+                recording, ALLOCATOR, ordinal, caller,
             ) {
                 None => recording.allocated_at(shard, key, entry),
                 Some(of) => recording.any_tensor_allocated(of, shard, key, &aside(entry)),
             };
             recorder::allocated_then(block, &event, insert, report);
         } else if change < 0 {
-            let withdraw =
-                |recording: &'static Recording, key, shard| match tensors::reported(recording, ordinal, caller) {
-                    None => recording.withdraw(key, shard),
-                    Some(of) => recording.withdraw_any_tensor(of, key, shard),
-                };
+            let withdraw = |recording: &'static Recording, key, shard| match tensors::reported(
+                recording, ALLOCATOR, ordinal, caller,
+            ) {
+                None => recording.withdraw(key, shard),
+                Some(of) => recording.withdraw_any_tensor(of, key, shard),
+            };
             recorder::freed_then(Space::Tensor, block, withdraw, report_alone);
         } else {
             recorder::quietly(|| recorder::running().map(report_alone));
         }
     }
+    let loaded = Loaded::now();
     if let Some(next) = next_definition(name, caller) {
+        if sampling::is_on() && std::ptr::eq(name, usage::NAME) {
+            tensors::learn(change > 0, device.number(), caller, loaded, next);
+        }
         // SAFETY: as in `in_sample`.
         unsafe { std::mem::transmute::<*const c_void, Usage>(next)(block, change, live, reserved, device) }
     }

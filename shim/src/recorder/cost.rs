@@ -12,7 +12,7 @@ pub struct Cost(u64);
 const EACH: u32 = 16;
 const LAST: u32 = EACH - 1;
 /// After those, one in this many is measured. Odd, since allocations and frees often alternate.
-const SAMPLE: u32 = 61;
+pub const SAMPLE: u32 = 61;
 
 impl Cost {
     #[inline(always)]
@@ -31,6 +31,15 @@ impl Cost {
         if self.0 > 0 {
             end(recording, self.0);
         }
+    }
+}
+
+/// Does work that is one event of [`SAMPLE`]. False: it did nothing, and is not measured.
+pub fn measure(recording: &Recording, work: impl FnOnce() -> bool) {
+    let began = monotonic_ns();
+    if work() {
+        let spent = monotonic_ns().saturating_sub(began);
+        recording.add(Loss::RecorderNs, spent * u64::from(SAMPLE));
     }
 }
 

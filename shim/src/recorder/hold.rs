@@ -106,7 +106,9 @@ pub fn hold(moment: Moment, number: u32) {
 /// A thread without the GIL walks its Python frames: it may read them directly if the end of the script is announced.
 #[cold]
 pub fn watch() {
-    WATCHES.store(true, Relaxed);
+    if !WATCHES.swap(true, Relaxed) {
+        session::forget_known();
+    }
 }
 
 /// Called at each allocation: the interpreter may have been initialized since the last one.
@@ -129,6 +131,7 @@ extern "C" fn script_ended() {
     quietly(|| {
         let Some(recording) = session::running() else { return };
         recording.end_script();
+        session::forget_known();
         at_end(Moment::End);
     });
 }
@@ -152,6 +155,7 @@ extern "C" fn culeak_hold(called: libc::c_int) {
 pub fn end_script(recording: &Recording) {
     if !recording.has_ended() {
         recording.end_script();
+        session::forget_known();
     }
     // Any other thread would wait while the interpreter goes on.
     if is_served() && is_main_thread() {

@@ -13,7 +13,7 @@ use culeak::variables;
 
 /// The mean distance in bytes; 0: each block gets its stack.
 #[unsafe(link_section = ".data.culeak_events")]
-static MEAN: AtomicU64 = AtomicU64::new(0);
+pub static MEAN: AtomicU64 = AtomicU64::new(0);
 /// The most stacks a second that a thread takes before its mean distance is raised; 0: as many as there are.
 static RATE: AtomicU64 = AtomicU64::new(0);
 /// Differs from thread to thread, and from run to run unless a test sets it.

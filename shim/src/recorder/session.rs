@@ -8,7 +8,7 @@ use crate::resolve::{closing, loader, search};
 use crate::{messages, settings, stacks};
 use culeak::format::{Loss, halves, pack};
 use culeak::hold::Moment;
-use culeak::recording::Recording;
+use culeak::recording::{DEVICES, Recording, Reported};
 use culeak::system::{BlockedSignals, Pauses, Uncancelled, anonymous, cold_path, monotonic_ns};
 
 /// The recording that [`forget_parent`] gives up.
@@ -29,15 +29,17 @@ struct Own {
     recording: AtomicPtr<Recording>,
     /// [`OWN`] while this process records.
     mark: AtomicU32,
+    /// Tensors by device, if stacks are sampled.
+    reported: [Reported; DEVICES],
 }
+
+const _: () = assert!(size_of::<Own>() <= 4096, "one page");
 
 /// [`NOT_WIPED`] before there is a page, and where the kernel refuses to wipe one: then only the fork handler detects a child.
 #[unsafe(link_section = ".data.culeak_events")]
 static PAGE: AtomicPtr<Own> = AtomicPtr::new((&raw const NOT_WIPED).cast_mut());
-static NOT_WIPED: Own = Own {
-    recording: AtomicPtr::new(std::ptr::null_mut()),
-    mark: AtomicU32::new(0),
-};
+// SAFETY: zeros are values of all fields.
+static NOT_WIPED: Own = unsafe { std::mem::zeroed() };
 const OWN: u32 = 1;
 /// A thread of a child is in `forget_parent`.
 const FORGETTING: u32 = 2;
@@ -65,6 +67,22 @@ pub fn running() -> Option<&'static Recording> {
         forget_parent_once();
     }
     recording
+}
+
+/// The tensors on a device of this process, whose number is below [`DEVICES`].
+#[inline(always)]
+pub fn reported(device: usize) -> &'static Reported {
+    &own().reported[device]
+}
+
+/// Something is rare from now on that an event of known tensors does not ask for.
+pub fn forget_known() {
+    own().reported.iter().for_each(Reported::forget);
+}
+
+/// Whether the kernel wipes what belongs to this process alone in every child.
+pub fn is_wiped_in_children() -> bool {
+    !std::ptr::eq(own(), &NOT_WIPED)
 }
 
 /// There is no recording. In a child that was made without the fork handlers: of several threads, one forgets the parent's.
@@ -200,7 +218,7 @@ fn forget_lost() {
 
 /// Prepares for the forks and the exit of the process, before its recording is published.
 fn watch_process() {
-    if std::ptr::eq(own(), &NOT_WIPED)
+    if !is_wiped_in_children()
         && let Ok(page) = anonymous(4096)
     {
         // SAFETY: the page was mapped just now. Older kernels refuse.
@@ -251,6 +269,7 @@ pub fn watch_exit() {
             // The interpreter may have finalized without a free.
             note_end(recording);
             recording.end_main();
+            forget_known();
             quietly(|| hold::at_end(Moment::End));
         }
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering::*};
 
 use crate::recorder::call::Call;
 use crate::recorder::current::Seen;
-use culeak::format::NONE;
+use culeak::format::{NONE, UNSAMPLED, pack};
 use culeak::lockfree::shards::Shard;
 use culeak::recording::Recording;
 use culeak::system::{BlockedSignals, Errno, cold_path};
@@ -38,6 +38,8 @@ pub struct ThreadState {
     errno: Cell<*mut libc::c_int>,
     /// One less than the bytes until the next sampled stack; unused unless stacks are sampled.
     pub before_stack: Cell<u64>,
+    /// What the records of this thread's blocks without a stack have in `place`. Valid in this epoch.
+    pub place: Cell<u64>,
     /// State of the generator of these distances; 0: not seeded.
     pub random: Cell<u64>,
     /// `before_stack` was drawn.
@@ -110,7 +112,7 @@ pub fn thread_row(recording: &Recording) -> u32 {
 #[inline]
 pub fn thread_and_shard(recording: &Recording) -> (u32, Shard) {
     THREAD.with(|thread| {
-        if thread.epoch.get() != EPOCH.load(Relaxed) {
+        if !thread.is_known() {
             cold_path();
             register(thread, recording);
         }
@@ -119,10 +121,10 @@ pub fn thread_and_shard(recording: &Recording) -> (u32, Shard) {
 }
 
 impl ThreadState {
-    /// The thread's row, if it has one in this process.
+    /// Whether the thread has a row in this process.
     #[inline(always)]
-    pub fn known_row(&self) -> Option<u32> {
-        (self.epoch.get() == EPOCH.load(Relaxed)).then_some(self.row.get())
+    pub fn is_known(&self) -> bool {
+        self.epoch.get() == EPOCH.load(Relaxed)
     }
 }
 
@@ -141,6 +143,7 @@ fn register(thread: &ThreadState, recording: &Recording) {
         asked == 0 || Errno::last() != Errno(libc::ESRCH)
     };
     thread.row.set(recording.add_thread(tid, &thread_name()));
+    thread.place.set(pack(UNSAMPLED, thread.row.get()));
     thread.shard.set(recording.shard_of(tid, thread.row.get(), is_alive));
     // A forked child counts stacks from its own beginning.
     thread.taken.set(0);

@@ -191,6 +191,33 @@ fn a_new_shard_is_visible_to_freezing_threads_or_sees_the_stage() {
     assert_eq!(live(&shared.central, words(&shared.rows)), 5);
 }
 
+/// As a caller that tries its own word alone first.
+fn alone(shared: &'static Shared, shard: usize, amount: u64, grows: bool) {
+    let sum = shared.shard(shard);
+    if !sum.local.change_alone(amount, grows) {
+        sum.change(amount, grows);
+    }
+}
+
+/// A thread changes nothing but its own word while another one, which lacks credit, reads all shards.
+fn credit_that_a_shard_takes_alone_while_others_freeze_is_not_counted() {
+    let shared = Shared::new(Stage::Open, 4, 6, 2);
+    let other = spawn(move || alone(shared, 1, 2, true));
+    shared.shard(0).grow(1);
+    other.join().unwrap();
+    assert_eq!(shared.live(), 7);
+    assert_eq!(shared.central.peak(), 7);
+}
+
+fn credit_that_a_shard_returns_alone_while_others_freeze_is_not_lost() {
+    let shared = Shared::new(Stage::Open, 6, 6, 0);
+    let other = spawn(move || alone(shared, 1, 2, false));
+    let issued = shared.shard(0).grow(1);
+    other.join().unwrap();
+    assert_eq!(shared.live(), 5);
+    assert_eq!(shared.central.peak(), 6 + u64::from(issued));
+}
+
 const PROOF: Proof = Proof {
     files: &["src/lockfree/peak.rs"],
     models: models![
@@ -204,6 +231,8 @@ const PROOF: Proof = Proof {
         a_stage_that_opens_meanwhile_loses_nothing,
         a_late_freezer_leaves_shards_of_the_next_round_alone,
         a_new_shard_is_visible_to_freezing_threads_or_sees_the_stage,
+        credit_that_a_shard_takes_alone_while_others_freeze_is_not_counted,
+        credit_that_a_shard_returns_alone_while_others_freeze_is_not_lost,
     ],
     harmless: &[(
         Mistake::Relaxed,

@@ -4,277 +4,525 @@
 //! index and a list of free records that one thread at a time uses, by plain loads and stores.
 //!
 //! ```text
-//! index     │ mask, count, first free record │ word │ word │ word │ …      open addressing; at most half of the words are in use
-//! word      ┌─ tag: a hash of the address ─┬─ record number + 1 ─┐         0: free
+//! index     … │ free record │ free record │ head │ slot │ slot │ slot │ … │ end
+//! slot      address, 0: free │ the address of the record, + 1 if it is a plain one
 //! ```
 //!
-//! The first place of a word follows from its tag, so a word is moved without a look at its record: where one is removed, those
-//! behind it close the gap, and there are no tombstones. Free records are linked as in `free_list.rs`. An index that became too small is
-//! copied and stays mapped. Records that became free here are used again for tensors of this device alone.
+//! Open addressing; at most half of the slots are in use. Slots behind the last first place take what does not fit in front of them, so a
+//! search never starts again at the first slot: it ends at a free slot, or at the end, whose address no block has. Where a slot becomes
+//! free, those behind it close the gap, and there are no tombstones. An index that became too small is copied and stays mapped.
 //!
-//! If the caller's lock did not hold what it promises, records could get lost. Every place and every number that is read is valid even
-//! so: a mask is stored with its words, and a search ends after as many steps as there are words.
+//! A *plain* record is one without a stack, of which all but address, bytes, time and thread is the same as in all others. It is prepared
+//! once and used again for tensors of this device alone, so an event stores only what differs. The others come from the table and return
+//! to it.
+//!
+//! If the caller's lock did not hold what it promises, records could get lost. Every address that is read is valid even so: a slot and a
+//! place of the list hold nothing but addresses of records, a mask is stored with its slots, and the end is never overwritten.
 
-use std::sync::atomic::Ordering::*;
+use std::marker::PhantomData;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering::*};
 
-use super::{Entry, Key, Record, State, Status, TableIn, Withdrawn};
+use super::{Attributes, Entry, Key, Record, State, Status, TableIn, Withdrawn};
 use crate::format::{UNSAMPLED, halves, pack};
-use crate::lockfree::sync::{AtomicPtr, AtomicU64, elements};
+use crate::lockfree::peak::LARGEST;
+use crate::lockfree::sync::{AtomicU64, elements, fence};
 use crate::system::{Errno, cold_path};
 
-/// Words of the first index.
-const FIRST: u64 = 1024;
+/// First places of the first index.
+const FIRST: usize = 1024;
+/// Slots behind the last first place.
+const BEYOND: usize = 64;
 /// Free records that are taken from the table together.
-const BATCH: usize = 16;
+const BATCH: u64 = 16;
+/// The address in the slot that is the end.
+const END: u64 = u64::MAX;
 
 /// Null: no index yet.
 #[repr(transparent)]
 #[cfg_attr(loom, derive(Default))]
-pub struct Guarded(AtomicPtr<AtomicU64>);
+pub struct Guarded(AtomicPtr<Head>);
 
-/// What is in front of the words, in a cache line.
+/// What is in front of the slots, in a cache line.
 #[repr(C, align(64))]
+#[cfg_attr(loom, derive(Default))]
 struct Head {
-    /// One less than the number of places.
-    mask: AtomicU64,
-    /// Words in use.
-    count: AtomicU64,
-    /// The first free record + 1; 0: none.
+    /// The place of the list behind its last one: always null.
+    no_record: AtomicPtr<Record>,
+    /// The number of free records, negative: that of the one that is used next is so many places in front of the head.
     free: AtomicU64,
+    /// Of the bytes between the first slot and the first place of an address.
+    mask: AtomicU64,
+    /// The most records there may be, as negative as `free`: half of the first places.
+    most: AtomicU64,
+    /// Records that are free here or in a slot.
+    owned: AtomicU64,
+    /// The attributes of plain records.
+    attributes: AtomicU64,
+    /// For the caller.
+    countdown: AtomicU64,
+    /// For the caller.
+    started_ns: AtomicU64,
 }
 
-const HEAD: usize = size_of::<Head>() / size_of::<AtomicU64>();
+#[repr(C)]
+#[cfg_attr(loom, derive(Default))]
+struct Slot {
+    address: AtomicU64,
+    record: AtomicPtr<Record>,
+}
+
+/// The slots that the head takes the place of.
+const HEAD: usize = size_of::<Head>().div_ceil(size_of::<Slot>());
 
 /// An index.
 #[derive(Clone, Copy)]
-struct Words<'a> {
-    head: &'a Head,
-    mask: u64,
-}
-
-impl<'a> Words<'a> {
-    /// The word at a place, of which only the bits of the mask count.
-    #[inline(always)]
-    fn at(&self, place: u64) -> &'a AtomicU64 {
-        let first = std::ptr::from_ref(self.head).cast::<AtomicU64>();
-        // SAFETY: behind its head an index has a word for each value of the mask, and is never unmapped.
-        unsafe { &*first.add(HEAD + (place & self.mask) as usize) }
-    }
-
-    /// Where a new word of this tag goes. `None`: there is one of the same tag.
-    #[inline(always)]
-    fn place(&self, tag: u64) -> Option<&'a AtomicU64> {
-        for place in tag..tag + self.mask + 1 {
-            let word = self.at(place);
-            match word.load(Relaxed) {
-                0 => return Some(word),
-                other if other >> 32 == tag => break,
-                _ => {}
-            }
-        }
-        cold_path();
-        None
-    }
-
-    /// Removes the word at a place.
-    #[inline(always)]
-    fn remove(&self, mut place: u64) {
-        for next in place + 1..place + self.mask + 1 {
-            let word = self.at(next).load(Relaxed);
-            if word == 0 {
-                break;
-            }
-            // It may not move to a place before its first one.
-            let distance = |from: u64| next.wrapping_sub(from) & self.mask;
-            if distance(word >> 32) >= distance(place) {
-                self.at(place).store(word, Relaxed);
-                place = next;
-            }
-        }
-        self.at(place).store(0, Relaxed);
-    }
-
-    #[inline(always)]
-    fn has_room(&self) -> bool {
-        2 * self.head.count.load(Relaxed) < self.mask
-    }
+pub struct Slots<'a> {
+    head: *const Head,
+    of: PhantomData<&'a Head>,
 }
 
 /// 32 bits of a hash.
 #[inline(always)]
-const fn tag(address: u64) -> u64 {
+const fn hash(address: u64) -> u64 {
     address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
 }
 
-/// A record, and the place of its word.
-struct Found<'a> {
-    words: Words<'a>,
-    place: u64,
-    number: u32,
-    record: &'a Record,
-}
-
-impl Guarded {
+impl<'a> Slots<'a> {
     #[inline(always)]
-    fn words(&self) -> Option<Words<'_>> {
-        // Acquire: pairs with the Release in `enlarge`, where no lock orders them.
-        // SAFETY: null, or an index that is never unmapped.
-        let head = unsafe { self.0.load(Acquire).cast::<Head>().as_ref() }?;
-        let mask = head.mask.load(Relaxed);
-        Some(Words { head, mask })
+    fn head(self) -> &'a Head {
+        // SAFETY: of an index, which is never unmapped.
+        unsafe { &*self.head }
     }
 
+    /// The first place of an address.
     #[inline(always)]
-    fn find<'a>(&'a self, table: &TableIn<'a>, key: Key) -> Option<Found<'a>> {
-        let words = self.words()?;
-        let tag = tag(key.address);
-        for place in tag..tag + words.mask + 1 {
-            let word = words.at(place).load(Relaxed);
-            if word == 0 {
-                break;
-            }
-            let number = (word as u32).wrapping_sub(1);
-            if word >> 32 == tag
-                && let Some(record) = table.record(number)
-                && record.address.load(Relaxed) == key.address
-            {
-                return Some(Found {
-                    words,
-                    place,
-                    number,
-                    record,
-                });
+    fn first(self, address: u64) -> &'a Slot {
+        let offset = hash(address) & self.head().mask.load(Relaxed);
+        // SAFETY: behind its head an index has a slot for each value of the mask.
+        unsafe { &*self.head.add(1).byte_add(offset as usize).cast() }
+    }
+
+    /// The slot behind one that is not the end.
+    #[inline(always)]
+    fn next(self, slot: &'a Slot) -> &'a Slot {
+        let offset = ptr::from_ref(slot).addr() - self.head.addr() + size_of::<Slot>();
+        // SAFETY: there is a slot behind each but the end.
+        unsafe { &*self.head.byte_add(offset).cast() }
+    }
+
+    /// The place of a free record; the number is one of `Head::free`.
+    #[inline(always)]
+    fn free_at(self, number: u64) -> &'a AtomicPtr<Record> {
+        // SAFETY: in front of the head are as many places as the index has records, and the first word of the head is one, too.
+        unsafe {
+            &*self
+                .head
+                .cast::<AtomicPtr<Record>>()
+                .offset(number.cast_signed() as isize)
+        }
+    }
+
+    /// The slot of this address. That of 0 and of `END` has no record.
+    #[inline(always)]
+    fn find(self, address: u64) -> Option<&'a Slot> {
+        let mut slot = self.first(address);
+        loop {
+            match slot.address.load(Relaxed) {
+                seen if seen == address => return Some(slot),
+                0 | END => break,
+                _ => slot = self.next(slot),
             }
         }
         cold_path();
         None
     }
 
-    /// Publishes a live record. False: nothing has changed, since [`Guarded::make_room`] must be called first, or there may be a record
-    /// of this key.
+    /// Where a new block of this address goes. `None`: there is one, or no free slot.
     #[inline(always)]
-    pub fn insert(&self, table: &TableIn, key: Key, entry: &Entry) -> bool {
-        let Some(words) = self.words() else { return false };
-        let Head { count, free, .. } = words.head;
-        let (link, tag) = (free.load(Relaxed) as u32, tag(key.address));
-        if link == 0 || !words.has_room() {
-            cold_path();
-            return false;
+    fn place(self, address: u64) -> Option<&'a Slot> {
+        let mut slot = self.first(address);
+        loop {
+            match slot.address.load(Relaxed) {
+                0 => return Some(slot),
+                seen if seen == address || seen == END => break,
+                _ => slot = self.next(slot),
+            }
         }
-        let (Some(word), Some(record)) = (words.place(tag), table.record(link - 1)) else {
+        cold_path();
+        None
+    }
+
+    /// Frees a slot.
+    #[inline(always)]
+    fn remove(self, slot: &'a Slot) {
+        let (mut free, mut next) = (slot, self.next(slot));
+        loop {
+            let address = next.address.load(Relaxed);
+            if address == 0 {
+                break;
+            }
+            if address == END {
+                cold_path();
+                break;
+            }
+            // It may not move in front of its first place.
+            if ptr::from_ref(self.first(address)) <= ptr::from_ref(free) {
+                free.record.store(next.record.load(Relaxed), Relaxed);
+                free.address.store(address, Relaxed);
+                free = next;
+            }
+            next = self.next(next);
+        }
+        free.address.store(0, Relaxed);
+        free.record.store(ptr::null_mut(), Relaxed);
+    }
+
+    /// Room for a plain record of this address. `None`: [`Guarded::make_room`] must be called first, or there is a record of it.
+    #[inline(always)]
+    pub fn room(self, address: u64) -> Option<Room<'a>> {
+        let free = self.head().free.load(Relaxed);
+        // SAFETY: null, or a record in an extent that is never unmapped.
+        let record = unsafe { self.free_at(free).load(Relaxed).as_ref() };
+        let (Some(record), 1..) = (record, address.cast_signed()) else {
             cold_path();
+            return None;
+        };
+        let slot = self.place(address)?;
+        Some(Room {
+            slots: self,
+            slot,
+            record,
+            free,
+        })
+    }
+
+    /// The plain record of this address.
+    #[inline(always)]
+    pub fn plain(self, address: u64) -> Option<Plain<'a>> {
+        let slot = self.find(address)?;
+        let record = slot.record.load(Relaxed);
+        if record.addr() & 1 == 0 {
+            cold_path();
+            return None;
+        }
+        // SAFETY: the address of a plain record, in an extent that is never unmapped, + 1.
+        let record = unsafe { &*record.wrapping_byte_sub(1) };
+        Some(Plain {
+            slots: self,
+            slot,
+            record,
+        })
+    }
+
+    /// Counts down, and says whether 0 was passed.
+    #[inline(always)]
+    pub fn counts_down(self) -> bool {
+        let countdown = &self.head().countdown;
+        let left = countdown.load(Relaxed).wrapping_sub(1);
+        countdown.store(left, Relaxed);
+        left.cast_signed() < 0
+    }
+
+    /// Whether [`Slots::counts_down`] has reached its end; then it begins again at `from`.
+    pub fn has_counted_down(self, from: u64) -> bool {
+        let countdown = &self.head().countdown;
+        let has_ended = countdown.load(Relaxed).cast_signed() <= 0;
+        if has_ended {
+            countdown.store(from, Relaxed);
+        }
+        has_ended
+    }
+
+    /// As [`Guarded::begin`] was told.
+    #[inline(always)]
+    pub fn started_ns(self) -> u64 {
+        self.head().started_ns.load(Relaxed)
+    }
+
+    fn has_room_for(self, more: u64) -> bool {
+        let head = self.head();
+        head.owned.load(Relaxed) + more <= head.most.load(Relaxed).wrapping_neg()
+    }
+}
+
+/// A free plain record and a slot for it: what [`Room::publish`] changes.
+pub struct Room<'a> {
+    slots: Slots<'a>,
+    slot: &'a Slot,
+    record: &'a Record,
+    free: u64,
+}
+
+impl Room<'_> {
+    /// Publishes a live record of the address that there was asked room for. `place`: [`UNSAMPLED`] and the thread.
+    #[inline(always)]
+    pub fn publish(self, address: u64, bytes: u64, time_ns: u64, place: u64) {
+        let record = self.record;
+        self.slots.head().free.store(self.free.wrapping_add(1), Relaxed);
+        record.publish_plain(address, bytes, time_ns, place);
+        self.slot
+            .record
+            .store(ptr::from_ref(record).cast_mut().wrapping_byte_add(1), Relaxed);
+        self.slot.address.store(address, Relaxed);
+    }
+}
+
+/// A live plain record: what [`Plain::free`] changes.
+pub struct Plain<'a> {
+    slots: Slots<'a>,
+    slot: &'a Slot,
+    record: &'a Record,
+}
+
+impl Plain<'_> {
+    #[inline(always)]
+    pub fn bytes(&self) -> u64 {
+        self.record.amount.load(Relaxed)
+    }
+
+    #[inline(always)]
+    pub fn time_ns(&self) -> u64 {
+        self.record.time_ns.load(Relaxed)
+    }
+
+    /// Frees the record.
+    #[inline(always)]
+    pub fn free(self) {
+        self.slots.remove(self.slot);
+        self.record.free_plain();
+        let head = self.slots.head();
+        let free = head.free.load(Relaxed);
+        // Always, if the caller's lock holds what it promises.
+        if free != head.most.load(Relaxed) {
+            let free = free.wrapping_sub(1);
+            self.slots
+                .free_at(free)
+                .store(ptr::from_ref(self.record).cast_mut(), Relaxed);
+            head.free.store(free, Relaxed);
+        }
+    }
+}
+
+impl Record {
+    /// Everything that plain records have in common.
+    fn prepare(&self, attributes: u64) {
+        // Release fence: as in `publish`.
+        fence(Release);
+        self.other.store(0, Relaxed);
+        self.extra.store(0, Relaxed);
+        self.attributes.store(attributes, Relaxed);
+    }
+
+    #[inline(always)]
+    fn publish_plain(&self, address: u64, bytes: u64, time_ns: u64, place: u64) {
+        // Release fence: a reader that sees any field written below also sees that the record was free before.
+        fence(Release);
+        self.address.store(address, Relaxed);
+        self.amount.store(bytes, Relaxed);
+        self.time_ns.store(time_ns, Relaxed);
+        self.place.store(place, Relaxed);
+        const LIVE: u64 = pack(Status::Live as u32 - Status::Free as u32, 0);
+        // Release: pairs with readers, which read the fields of Live records only.
+        self.state.store(self.state.load(Relaxed).wrapping_add(LIVE), Release);
+    }
+
+    #[inline(always)]
+    fn free_plain(&self) {
+        const FREE: u64 = pack(0, 1).wrapping_sub(pack(Status::Live as u32 - Status::Free as u32, 0));
+        // The fence that readers need follows in `publish_plain` and `prepare`.
+        self.state.store(self.state.load(Relaxed).wrapping_add(FREE), Relaxed);
+    }
+}
+
+impl Entry {
+    /// Whether a plain record with these attributes has the same contents.
+    fn is_plain(&self, attributes: u64) -> bool {
+        let plain = Entry {
+            requested: self.bytes,
+            extra: 0,
+            pool: 0,
+            stack: UNSAMPLED,
+            ..*self
+        };
+        *self == plain && self.attributes.to_word() == attributes && (1..=LARGEST).contains(&self.bytes)
+    }
+}
+
+impl Guarded {
+    #[inline(always)]
+    fn slots(&self) -> Option<Slots<'_>> {
+        // Acquire: pairs with the Release in `enlarge`, where no lock orders them.
+        let head = self.0.load(Acquire).cast_const();
+        (!head.is_null()).then_some(Slots { head, of: PhantomData })
+    }
+
+    /// The index, which there is.
+    ///
+    /// # Safety
+    /// [`Guarded::begin`] has succeeded, and the caller sees what it did.
+    #[inline(always)]
+    pub unsafe fn begun(&self) -> Slots<'_> {
+        let head = self.0.load(Acquire).cast_const();
+        Slots { head, of: PhantomData }
+    }
+
+    /// Publishes a live record. False: nothing has changed, since [`Guarded::make_room`] must be called first, or there is a record
+    /// of this key, or it has none.
+    #[inline(never)]
+    pub fn insert(&self, table: &TableIn, key: Key, entry: &Entry) -> bool {
+        let Some(slots) = self.slots() else { return false };
+        let head = slots.head();
+        if entry.is_plain(head.attributes.load(Relaxed)) {
+            let room = slots.room(key.address);
+            return room
+                .map(|room| room.publish(key.address, entry.bytes, entry.time_ns, pack(UNSAMPLED, entry.thread)))
+                .is_some();
+        }
+        let place = Some(key.address).filter(|address| address.cast_signed() > 0 && slots.has_room_for(1));
+        let Some((slot, Ok((_, record)))) = place
+            .and_then(|address| slots.place(address))
+            .map(|slot| (slot, table.take()))
+        else {
             return false;
         };
-        free.store(halves(record.address.load(Relaxed)).0.into(), Relaxed);
         record.publish(key, entry);
-        word.store(pack(link, tag as u32), Relaxed);
-        count.store(count.load(Relaxed) + 1, Relaxed);
+        slot.record.store(ptr::from_ref(record).cast_mut(), Relaxed);
+        slot.address.store(key.address, Relaxed);
+        head.owned.store(head.owned.load(Relaxed) + 1, Relaxed);
         true
     }
 
-    /// Enlarges the index if it is too small, and takes free records of the table if there are none here.
+    /// The first index. `attributes`: those of plain records. `started_ns`: what the caller's times are counted from.
+    ///
+    /// # Errors
+    /// Why there is no room.
+    pub fn begin(&self, attributes: Attributes, started_ns: u64) -> Result<(), Errno> {
+        self.enlarge(None, attributes.to_word(), started_ns).map(|_| ())
+    }
+
+    /// Makes room for a record of this address: enlarges the index if it is too small, and takes free records of the table if there are
+    /// none here.
     ///
     /// # Errors
     /// Why there is no room.
     #[cold]
     #[inline(never)]
-    pub fn make_room(&self, table: &TableIn) -> Result<(), Errno> {
-        let free = match self.words() {
-            Some(words) if words.has_room() => &words.head.free,
-            old => &self.enlarge(old)?.head.free,
+    pub fn make_room(&self, table: &TableIn, address: u64) -> Result<(), Errno> {
+        let old = self.slots().ok_or(Errno(libc::ENOENT))?;
+        let has_place = old.place(address).is_some() || old.find(address).is_some();
+        let slots = match old.has_room_for(BATCH) && has_place {
+            true => old,
+            false => self.enlarge(Some(old), old.head().attributes.load(Relaxed), old.started_ns())?,
         };
-        if free.load(Relaxed) != 0 {
+        let head = slots.head();
+        if head.free.load(Relaxed) != 0 {
             return Ok(());
         }
         for _ in 0..BATCH {
-            let (number, record) = match table.take() {
-                Err(error) if free.load(Relaxed) == 0 => return Err(error),
+            let record = match table.take() {
+                Err(error) if head.free.load(Relaxed) == 0 => return Err(error),
                 Err(_) => break,
-                Ok(taken) => taken,
+                Ok((_, record)) => record,
             };
-            record.address.store(free.load(Relaxed), Relaxed);
-            free.store(u64::from(number) + 1, Relaxed);
+            record.prepare(head.attributes.load(Relaxed));
+            let free = head.free.load(Relaxed).wrapping_sub(1);
+            slots.free_at(free).store(ptr::from_ref(record).cast_mut(), Relaxed);
+            head.free.store(free, Relaxed);
+            head.owned.store(head.owned.load(Relaxed) + 1, Relaxed);
         }
         Ok(())
     }
 
-    fn enlarge(&self, old: Option<Words>) -> Result<Words<'_>, Errno> {
+    fn enlarge(&self, old: Option<Slots>, attributes: u64, started_ns: u64) -> Result<Slots<'_>, Errno> {
         let before = self.0.load(Relaxed);
-        let places = old.map_or(FIRST, |old| 2 * (old.mask + 1));
-        let memory = elements::<AtomicU64>(HEAD + places as usize)?;
-        // SAFETY: a head and a word for each place, mapped just now at a page's begin; zeros are valid.
-        let head = unsafe { &*memory.cast::<Head>() };
-        let new = Words { head, mask: places - 1 };
-        head.mask.store(new.mask, Relaxed);
-        if let Some(old) = old {
-            head.free.store(old.head.free.load(Relaxed), Relaxed);
-            for place in 0..old.mask + 1 {
-                let word = old.at(place).load(Relaxed);
-                let mut to = (word >> 32..).map(|place| new.at(place));
-                if word != 0
-                    && let Some(free) = to.find(|free| free.load(Relaxed) == 0)
-                {
-                    free.store(word, Relaxed);
-                    head.count.store(head.count.load(Relaxed) + 1, Relaxed);
-                }
+        let places = old.map_or(FIRST, |old| {
+            2 * (old.head().mask.load(Relaxed) as usize / size_of::<Slot>() + 1)
+        });
+        let most = places / 2;
+        // A slot is as large as two places of the list.
+        let memory = elements::<Slot>(most / 2 + HEAD + places + BEYOND + 1)?;
+        // SAFETY: behind the list of memory that was mapped just now, at a page's begin; zeros are valid.
+        let head = unsafe { memory.add(most / 2) }.cast::<Head>();
+        let new = Slots { head, of: PhantomData };
+        // SAFETY: the last slot.
+        let end: &Slot = unsafe { &*new.head.add(1).cast::<Slot>().add(places + BEYOND) };
+        end.address.store(END, Relaxed);
+        let copied = new.head();
+        copied.mask.store(((places - 1) * size_of::<Slot>()) as u64, Relaxed);
+        copied.most.store((most as u64).wrapping_neg(), Relaxed);
+        copied.attributes.store(attributes, Relaxed);
+        copied.started_ns.store(started_ns, Relaxed);
+        for slot in old.iter().flat_map(|old| old.all()) {
+            // No place: the slots in front of the end are full. Its record is lost.
+            if let Some(free) = new.place(slot.address.load(Relaxed)) {
+                free.record.store(slot.record.load(Relaxed), Relaxed);
+                free.address.store(slot.address.load(Relaxed), Relaxed);
+                copied.owned.store(copied.owned.load(Relaxed) + 1, Relaxed);
             }
         }
-        // Release: pairs with the Acquire in `words`.
-        let published = self.0.compare_exchange(before, memory, Release, Relaxed);
-        published.map(|_| new).map_err(|_| Errno(libc::EBUSY))
-    }
-
-    /// Frees the record of a block without a stack. `count` gets its bytes, before the record can be used again. False: there is no such
-    /// record, or it has a stack.
-    #[inline(always)]
-    pub fn free_unsampled(&self, table: &TableIn, key: Key, count: impl FnOnce(u64)) -> bool {
-        let Some(found) = self.find(table, key) else {
-            return false;
-        };
-        if halves(found.record.place.load(Relaxed)).0 != UNSAMPLED {
-            cold_path();
-            return false;
+        if let Some(old) = old {
+            let free = old.head().free.load(Relaxed);
+            for number in 1..=free.wrapping_neg() {
+                let number = number.wrapping_neg();
+                new.free_at(number).store(old.free_at(number).load(Relaxed), Relaxed);
+            }
+            copied.free.store(free, Relaxed);
+            copied
+                .owned
+                .store(copied.owned.load(Relaxed).wrapping_sub(free), Relaxed);
+            copied.countdown.store(old.head().countdown.load(Relaxed), Relaxed);
         }
-        let free = &found.words.head.free;
-        let Withdrawn {
-            record,
-            number,
-            generation,
-        } = found.withdraw();
-        count(record.amount.load(Relaxed));
-        record.set_free(generation);
-        record.address.store(free.load(Relaxed), Relaxed);
-        free.store(u64::from(number) + 1, Relaxed);
-        true
+        // Release: pairs with the Acquire in `slots`.
+        let published = self.0.compare_exchange(before, head, Release, Relaxed);
+        published.map(|_| new).map_err(|_| Errno(libc::EBUSY))
     }
 
     /// As [`TableIn::withdraw`]. A record that is committed becomes one of the table's free ones.
     #[inline(never)]
-    pub fn withdraw<'a>(&'a self, table: &TableIn<'a>, key: Key) -> Option<Withdrawn<'a>> {
-        self.find(table, key).map(Found::withdraw)
-    }
-}
-
-impl<'a> Found<'a> {
-    #[inline(always)]
-    fn withdraw(self) -> Withdrawn<'a> {
-        let Found {
-            words, record, number, ..
-        } = self;
+    pub fn withdraw<'a>(&'a self, table: &TableIn<'a>, address: u64) -> Option<Withdrawn<'a>> {
+        let slots = self.slots()?;
+        let slot = slots.find(address)?;
+        let record = slot.record.load(Relaxed).map_addr(|address| address & !1);
+        // SAFETY: null, or the address of a record in an extent that is never unmapped.
+        let record: &Record = unsafe { record.as_ref() }?;
+        let number = table.number_of(record)?;
         let generation = halves(record.state.load(Relaxed)).1;
         let state = State {
             status: Status::Withdrawn,
             generation,
         };
         record.state.store(state.word(), Relaxed);
-        words.remove(self.place);
-        let count = &words.head.count;
-        count.store(count.load(Relaxed).saturating_sub(1), Relaxed);
-        Withdrawn {
+        slots.remove(slot);
+        let owned = &slots.head().owned;
+        owned.store(owned.load(Relaxed).saturating_sub(1), Relaxed);
+        Some(Withdrawn {
             record,
             number,
             generation,
-        }
+        })
+    }
+}
+
+impl<'a> Slots<'a> {
+    /// The slots in use.
+    fn all(self) -> impl Iterator<Item = &'a Slot> {
+        // SAFETY: the first slot.
+        let mut slot: &Slot = unsafe { &*self.head.add(1).cast() };
+        std::iter::from_fn(move || {
+            loop {
+                let this = slot;
+                match this.address.load(Relaxed) {
+                    END => return None,
+                    address => {
+                        slot = self.next(this);
+                        if address != 0 {
+                            return Some(this);
+                        }
+                    }
+                }
+            }
+        })
     }
 }
 

@@ -10,7 +10,9 @@ use proptest::prelude::*;
 
 fn guarded() -> Guarded {
     // SAFETY: documented: all zeros is one without records.
-    unsafe { std::mem::zeroed() }
+    let guarded: Guarded = unsafe { std::mem::zeroed() };
+    guarded.begin(entry(1, UNSAMPLED).attributes, 0).unwrap();
+    guarded
 }
 
 fn key(address: u64) -> Key {
@@ -43,7 +45,16 @@ fn entry(bytes: u64, stack: u32) -> Entry {
 
 /// As the callers do.
 fn insert(guarded: &Guarded, table: &TableIn, key: Key, entry: &Entry) -> bool {
-    guarded.insert(table, key, entry) || guarded.make_room(table).is_ok() && guarded.insert(table, key, entry)
+    guarded.insert(table, key, entry)
+        || guarded.make_room(table, key.address).is_ok() && guarded.insert(table, key, entry)
+}
+
+/// Frees a plain record; its bytes.
+fn free(guarded: &Guarded, key: Key) -> Option<u64> {
+    let plain = guarded.slots().unwrap().plain(key.address)?;
+    let bytes = plain.bytes();
+    plain.free();
+    Some(bytes)
 }
 
 fn live(owned: &Owned) -> HashMap<u64, u64> {
@@ -75,21 +86,22 @@ proptest! {
                 continue;
             };
             prop_assert!(!guarded.insert(&table, key(address), &entry(bytes, 0)), "there is one of this key");
-            let mut counted = None;
-            prop_assert_eq!(guarded.free_unsampled(&table, key(address), |bytes| counted = Some(bytes)), !had_stack);
-            prop_assert_eq!(counted, (!had_stack).then_some(known));
+            prop_assert_eq!(free(&guarded, key(address)), (!had_stack).then_some(known));
             if had_stack {
-                let withdrawn = guarded.withdraw(&table, key(address)).unwrap();
+                let withdrawn = guarded.withdraw(&table, address).unwrap();
                 prop_assert_eq!(withdrawn.entry().unwrap().bytes, known);
                 table.commit(withdrawn);
             }
-            prop_assert!(guarded.withdraw(&table, key(address)).is_none());
+            prop_assert!(guarded.withdraw(&table, address).is_none());
         }
-        prop_assert_eq!(guarded.words().map_or(0, |words| words.head.count.load(Relaxed)), expected.len() as u64);
+        let slots = guarded.slots().unwrap();
+        prop_assert_eq!(slots.all().count(), expected.len());
+        let free = slots.head().free.load(Relaxed).wrapping_neg();
+        prop_assert_eq!(slots.head().owned.load(Relaxed), expected.len() as u64 + free);
         let bytes = expected.iter().map(|(&address, &(bytes, _))| (address, bytes)).collect();
         prop_assert_eq!(live(&owned), bytes);
         for &address in expected.keys() {
-            prop_assert!(guarded.withdraw(&table, key(address)).is_some());
+            prop_assert!(guarded.withdraw(&table, address).is_some());
         }
     }
 }
@@ -108,12 +120,10 @@ fn the_index_grows_and_churn_uses_the_same_records() {
             &entry(number + 1, UNSAMPLED)
         ));
     }
-    assert!(guarded.words().unwrap().mask >= 2 * MOST);
+    assert!(guarded.slots().unwrap().has_room_for(0));
     let records = owned.fresh.load(Relaxed);
     for number in 0..MOST {
-        let mut counted = 0;
-        assert!(guarded.free_unsampled(&table, key(address(number)), |bytes| counted = bytes));
-        assert_eq!(counted, number + 1);
+        assert_eq!(free(&guarded, key(address(number))), Some(number + 1));
         assert!(
             guarded.insert(&table, key(address(number + MOST)), &entry(1, UNSAMPLED)),
             "at once"
@@ -135,9 +145,7 @@ fn records_are_nobody_elses() {
                 let address = |round: u64| ((number as u64 + 1) << 40) + 512 * (round % 100);
                 for round in 0..ROUNDS {
                     if round >= 100 {
-                        let (mut counted, old) = (0, key(address(round)));
-                        assert!(guarded.free_unsampled(&table, old, |bytes| counted = bytes));
-                        assert_eq!(counted, round - 99);
+                        assert_eq!(free(guarded, key(address(round))), Some(round - 99));
                     }
                     assert!(insert(
                         guarded,
@@ -160,4 +168,41 @@ fn records_are_nobody_elses() {
     });
     let expected = 2 * ROUNDS.min(100);
     assert_eq!(live(&owned).len() as u64, expected);
+}
+
+/// Few first places, so that the last slots are full: the index is enlarged, and nothing is lost.
+#[test]
+fn where_the_last_slots_are_full_the_index_grows() {
+    let (owned, guarded) = (Owned::new(), guarded());
+    let table = owned.shard(0);
+    let last = (0u64..).map(|number| 0x7f00_0000_0000 + 512 * number);
+    let last: Vec<u64> = last
+        .filter(|&address| hash(address) / 16 % FIRST as u64 >= FIRST as u64 - 4)
+        .take(BEYOND + 20)
+        .collect();
+    for (number, &address) in last.iter().enumerate() {
+        assert!(insert(
+            &guarded,
+            &table,
+            key(address),
+            &entry(number as u64 + 1, UNSAMPLED)
+        ));
+    }
+    assert!(guarded.slots().unwrap().head().most.load(Relaxed).wrapping_neg() > FIRST as u64 / 2);
+    for (number, &address) in last.iter().enumerate() {
+        assert_eq!(free(&guarded, key(address)), Some(number as u64 + 1));
+    }
+}
+
+/// Neither address is one of a block, and both are those of slots.
+#[test]
+fn the_addresses_of_slots_without_a_record_have_none() {
+    let (owned, guarded) = (Owned::new(), guarded());
+    let table = owned.shard(0);
+    for address in [0, END] {
+        assert!(!insert(&guarded, &table, key(address), &entry(1, UNSAMPLED)));
+        assert!(!insert(&guarded, &table, key(address), &entry(1, 3)));
+        assert!(guarded.slots().unwrap().plain(address).is_none());
+        assert!(guarded.withdraw(&table, address).is_none());
+    }
 }
