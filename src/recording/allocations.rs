@@ -179,13 +179,14 @@ impl Recording {
     pub fn restore(&self, withdrawn: Withdrawn, shard: impl Into<Shard>) {
         let shard = shard.into();
         let (key, entry) = (withdrawn.key(), withdrawn.entry());
+        // First: of a process that is killed in between, readers would take the free and the live record for two allocations.
+        if let (Some(key), Some(entry)) = (key, &entry) {
+            self.count(key, entry, shard, Op::Restored);
+        }
         if self.table(shard).restore(withdrawn).is_err()
             && let Some(entry) = &entry
         {
             self.lose(entry);
-        }
-        if let (Some(key), Some(entry)) = (key, entry) {
-            self.count(key, &entry, shard, Op::Restored);
         }
     }
 
