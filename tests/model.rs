@@ -8,6 +8,8 @@
 
 mod commands;
 #[cfg(target_arch = "x86_64")]
+mod faults;
+#[cfg(target_arch = "x86_64")]
 mod instants;
 mod views;
 

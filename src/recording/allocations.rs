@@ -219,6 +219,8 @@ impl Recording {
                 shard.add_both(&counter.row.total_bytes, entry.bytes, &counter.row.total_count, 1);
             }
             counter.change::<true>(summed.kind, summed.bytes, time_ns);
+        } else {
+            self.add(Loss::Details, 1);
         }
         if self.is_observed() {
             cold_path();
@@ -258,6 +260,8 @@ impl Recording {
         if let Some(counter) = &counter {
             shard.add(&counter.row.freed_count, 1);
             counter.change::<false>(summed.kind, summed.bytes, 0);
+        } else {
+            self.add(Loss::Details, 1);
         }
         let mut total = None;
         if summed.stack != UNSAMPLED {

@@ -150,13 +150,14 @@ fn trace(script: &Script, mode: Mode, watched: impl Fn(u64) -> bool) -> Trace {
                         Some(path),
                         "the recording of another process"
                     );
-                    of_process.look();
+                    of_process.stored();
                 }
                 Event::Left(call) if call.number == libc::SYS_write => {
                     if at.file(call.arguments[0]).as_ref() != Some(&transcript) {
                         return;
                     }
                     of_process.answered += 1;
+                    of_process.stores = 0;
                     let text = fs::read_to_string(&transcript).expect("a transcript");
                     let line = text.lines().next_back().and_then(|line| line.split(' ').nth(1));
                     last = line.and_then(|id| id.parse().ok()).expect("the number of a line");
@@ -512,7 +513,7 @@ fn check_log(snapshot: &Snapshot, timeline: &Timeline, [before, after]: [&Model;
 }
 
 /// A script of these lines.
-fn script_of<L: AsRef<str>>(lines: impl IntoIterator<Item = L>) -> Script {
+pub fn script_of<L: AsRef<str>>(lines: impl IntoIterator<Item = L>) -> Script {
     let numbered = |(index, line): (usize, L)| match line.as_ref().split_once(' ') {
         Some((thread, rest)) => format!("{} {thread} {} {rest}", index + 1, index % 12),
         None => panic!("a thread and a verb"),

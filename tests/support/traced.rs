@@ -27,8 +27,10 @@ const LIMIT: Duration = Duration::from_secs(300);
 pub struct Call {
     pub number: c_long,
     pub arguments: [u64; 6],
-    /// Before the call: a result that the program gets in place of the call. Afterwards: the result.
+    /// Before the call: a result that the program gets. Afterwards: the result.
     pub result: Option<i64>,
+    /// Whether the call is made although its result is chosen.
+    pub is_made: bool,
 }
 
 /// The system calls at which the program is stopped. Others run at full speed.
@@ -96,6 +98,30 @@ impl Traced<'_> {
     /// The file behind a descriptor of the program.
     pub fn file(&self, descriptor: u64) -> Option<PathBuf> {
         fs::read_link(format!("/proc/{}/fd/{}", self.tid, descriptor as i32)).ok()
+    }
+
+    /// Ends the program: it does too much.
+    pub fn kill(&self) {
+        // SAFETY: a process that this tracer started.
+        unsafe { libc::kill(self.pid as i32, libc::SIGKILL) };
+    }
+
+    /// Text of the program, up to its zero byte.
+    pub fn text(&self, address: u64) -> Option<String> {
+        let mut text = vec![0; 256];
+        let memory = fs::File::open(format!("/proc/{}/mem", self.tid)).ok()?;
+        let read = memory.read_at(&mut text, address).ok()?;
+        let text = text[..read].split(|byte| *byte == 0).next()?;
+        Some(String::from_utf8_lossy(text).into_owned())
+    }
+
+    /// The file whose code is running.
+    pub fn code(&mut self) -> Option<PathBuf> {
+        let maps = self.tracer.code.entry(self.pid).or_insert_with(|| code_of(self.tid));
+        let found = maps
+            .iter()
+            .find(|(start, end, _)| (*start..*end).contains(&self.registers.rip));
+        found.map(|(_, _, path)| path.clone())
     }
 
     /// The library or program that made this system call through the C library: the first return address on the stack that is
@@ -430,9 +456,10 @@ impl Tracer {
                 number: at.orig_rax as c_long,
                 arguments: [at.rdi, at.rsi, at.rdx, at.r10, at.r8, at.r9],
                 result: None,
+                is_made: false,
             };
             self.tell(tid, pid, Event::Entered(&mut call), see);
-            if call.result.is_some() {
+            if call.result.is_some() && !call.is_made {
                 at.orig_rax = u64::MAX;
             }
             [at.rdi, at.rsi, at.rdx, at.r10, at.r8, at.r9] = call.arguments;
