@@ -471,6 +471,7 @@ fn compare_log(snapshot: &Snapshot, timeline: &Timeline, model: &Model) {
 }
 
 fn compare_point(state: &Snapshot, point: &Point, what: &str) {
+    let with_sites = state.sampling.is_none();
     let without_details = |(kind, address, bytes, _, device, site, api, domain): Row| {
         let address = address & ((1 << 48) - 1);
         (kind, address, bytes, device, site, api, domain)
@@ -479,14 +480,14 @@ fn compare_point(state: &Snapshot, point: &Point, what: &str) {
         state
             .allocations
             .iter()
-            .map(|each| without_details(row(state, &each, true))),
+            .map(|each| without_details(row(state, &each, with_sites))),
     );
     let modelled = sorted(
         point
             .live
             .iter()
             .filter(is_memory)
-            .map(|record| without_details(modelled_row(record, true))),
+            .map(|record| without_details(modelled_row(record, with_sites))),
     );
     assert!(
         recorded == modelled,

