@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::process::ExitStatusExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
@@ -165,18 +164,17 @@ fn is_shim(path: &Path) -> bool {
 }
 
 /// What the program does, as far as it does not depend on addresses and numbers of processes.
-fn behaviour(run: &Run) -> (i32, String, Vec<String>, Vec<(u64, i32, Option<i32>)>) {
+fn behaviour(run: &Run) -> Vec<String> {
     let own = run.stderr.lines().filter(|line| !line.starts_with("culeak"));
     let answers = run
         .answers
         .iter()
-        .map(|answer| (answer.id, answer.result, answer.device));
-    (
-        run.status.into_raw(),
-        run.stdout.clone(),
-        own.map(str::to_owned).collect(),
-        answers.collect(),
-    )
+        .map(|answer| format!("{} {} {:?}", answer.id, answer.result, answer.device));
+    [run.status.to_string(), run.stdout.clone()]
+        .into_iter()
+        .chain(own.map(str::to_owned))
+        .chain(answers)
+        .collect()
 }
 
 /// Everything that the recording says is lost.
