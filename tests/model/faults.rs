@@ -299,16 +299,18 @@ pub fn is_exhaustive() -> bool {
     std::env::var_os("CULEAK_MODEL_FAULTS").is_some()
 }
 
-/// Calls `run` with numbers of calls and faults, and fails with those for which it panics: each call with each error, or one of `stride`
-/// calls, with one of its errors.
-fn each_fault(calls: &[(c_long, String)], stride: usize, run: impl Fn(usize, Fault)) {
+/// Calls `run` with numbers of calls and faults, and fails with those for which it panics. One of `stride` calls fails, by day and at
+/// night, with one of its errors by turns; with a stride of 1, with each. Besides, all that let a recording grow.
+fn each_fault(calls: &[(c_long, String)], stride: [usize; 2], run: impl Fn(usize, Fault)) {
+    let stride = stride[usize::from(is_exhaustive())];
     let (mut runs, mut failed) = (0, Vec::new());
     for (number, (call, file)) in calls.iter().enumerate() {
         let possible = faults(*call);
-        let chosen: Vec<Fault> = match is_exhaustive() {
-            true => possible,
-            false if !number.is_multiple_of(stride) => Vec::new(),
-            false => vec![possible[number / stride % possible.len()]],
+        let grows = file.ends_with(".culeak") && [libc::SYS_fallocate, libc::SYS_mmap].contains(call);
+        let chosen: Vec<Fault> = match number.is_multiple_of(stride) || grows {
+            true if stride == 1 => possible,
+            true => vec![possible[number / stride % possible.len()]],
+            false => Vec::new(),
         };
         for fault in chosen {
             runs += 1;
@@ -329,7 +331,7 @@ fn a_program_whose_recorder_fails_in_any_system_call_runs_as_without_it() {
     assert!(whole.status.success(), "{}", whole.stderr);
     check(&script, mode, &whole);
     assert!(whole.calls.len() > 300, "{} calls", whole.calls.len());
-    each_fault(&whole.calls, 7, |number, fault| {
+    each_fault(&whole.calls, [7, 1], |number, fault| {
         let run = run(&script, mode, Some((number, fault)));
         let (faulty, usual) = (behaviour(&run), behaviour(&whole));
         assert_eq!(faulty, usual, "with the fault (left) and without\n{}", run.stderr);
@@ -415,7 +417,7 @@ fn expect_an_answer(arguments: &[&Path], codes: &[i32]) {
             .filter(|line| line.contains("call site") || line.contains("MiB"));
         lines.map(str::to_owned).collect()
     };
-    each_fault(&whole.calls, 31, |number, fault| {
+    each_fault(&whole.calls, [31, 7], |number, fault| {
         let ran = run_command(arguments, Some((number, fault)));
         let what = format!("{:?}\n{}\n{}", ran.status, ran.stdout, ran.stderr);
         let ended = ran.status.code().unwrap_or_else(|| panic!("{what}"));
