@@ -233,10 +233,11 @@ impl Descriptor {
                     buffer.len() - length,
                 )
             };
-            if got <= 0 {
-                break;
+            match got {
+                1.. => length += got as usize,
+                _ if got < 0 && Errno::last().0 == libc::EINTR => {}
+                _ => break,
             }
-            length += got as usize;
         }
         &buffer[..length]
     }

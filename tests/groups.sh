@@ -7,7 +7,7 @@
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."
 
-groups=("g++" "git" "jemalloc, tcmalloc and mimalloc" "musl-gcc" "pip" "root" "the headers and the library of Python")
+groups=("g++" "git" "jemalloc, tcmalloc and mimalloc" "musl-gcc" "pip" "ptrace" "root" "the headers and the library of Python")
 
 tests_of() { # tests_of GROUP: the names of its tests
     git ls-files '*.rs' | xargs grep -hA1 -F "#[ignore = \"needs $1\"]" | sed -n 's/^ *fn \([a-z0-9_]*\).*/\1/p'

@@ -7,6 +7,10 @@
 //!     CULEAK_MODEL_PROGRAMS=10000 CULEAK_MODEL_SEED=1 cargo test -p culeak-cli --test main model::random
 
 mod commands;
+#[cfg(target_arch = "x86_64")]
+mod faults;
+#[cfg(target_arch = "x86_64")]
+mod instants;
 mod views;
 
 use std::collections::BTreeMap;
@@ -25,7 +29,7 @@ use culeak::timeline::Timeline;
 
 use crate::support::model::{Key, Model, Point, Record, Sums};
 use crate::support::script::{self, Answer, Line, Script};
-use crate::support::{Lookup, Outcome, invariants, profile, victim};
+use crate::support::{Lookup, Outcome, Profile, invariants, profile, victim};
 
 /// How a program is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,27 +51,32 @@ struct Process {
     model: Model,
 }
 
-fn run(script: &Script, mode: Mode) -> (Outcome, Vec<Process>) {
-    let folder = crate::support::profile::folder();
-    let (text, transcript) = (folder.path().join("script"), folder.path().join("transcript"));
+/// The victim that runs a script, which lies in `folder`, as does its transcript.
+fn program(script: &Script, mode: Mode, folder: &Path) -> Profile {
+    let (text, transcript) = (folder.join("script"), folder.join("transcript"));
     fs::write(&text, script.to_string()).expect("the script is written");
-    let mut program = profile("script").arg(&text).arg(&transcript);
-    for (name, value) in &script.environment {
-        program = program.env(name, value);
-    }
-    let program = program.setting("CULEAK_INTERVALS", "1");
+    let program = profile("script").arg(&text).arg(&transcript);
+    // Intervals need the stack of every block.
     let program = match mode {
-        Mode::Plain | Mode::Views => program,
-        Mode::Logged | Mode::Command(_) => program.setting("CULEAK_TIMELINE", "64MiB"),
+        Mode::Plain | Mode::Views => program.setting("CULEAK_INTERVALS", "1"),
+        Mode::Logged | Mode::Command(_) => program
+            .setting("CULEAK_INTERVALS", "1")
+            .setting("CULEAK_TIMELINE", "64MiB"),
         Mode::Sampled => program.setting("CULEAK_SAMPLE", "64KiB"),
     };
-    let outcome = program.run_in(folder);
+    let settings = script.environment.iter();
+    settings.fold(program, |program, (name, value)| program.env(name, value))
+}
+
+fn run(script: &Script, mode: Mode) -> (Outcome, Vec<Process>) {
+    let folder = crate::support::profile::folder();
+    let outcome = program(script, mode, folder.path()).run_in(folder);
     // A program may end itself.
     let ended = outcome.status.success() || outcome.status.signal() == Some(9);
     assert!(ended, "{}", outcome.everything());
     assert!(outcome.unreadable.is_empty(), "{:?}", outcome.unreadable);
-    let answers = Answer::all(&fs::read_to_string(&transcript).unwrap_or_default());
-    let models = models(script, &answers);
+    let answers = Answer::all(&fs::read_to_string(outcome.folder().join("transcript")).unwrap_or_default());
+    let models = models(script, &answers, |_, _| ());
     let recordings: BTreeMap<u32, PathBuf> = outcome
         .snapshots
         .iter()
@@ -86,8 +95,8 @@ fn run(script: &Script, mode: Mode) -> (Outcome, Vec<Process>) {
     (outcome, models.into_iter().map(process).collect())
 }
 
-/// What the model says of each process.
-fn models(script: &Script, answers: &[Answer]) -> BTreeMap<u32, Model> {
+/// What the model says of each process. `see` gets it before the first line of each process, and after each of its answers.
+fn models(script: &Script, answers: &[Answer], mut see: impl FnMut(u32, &Model)) -> BTreeMap<u32, Model> {
     let Some(first) = answers.first() else {
         return BTreeMap::new();
     };
@@ -101,6 +110,7 @@ fn models(script: &Script, answers: &[Answer]) -> BTreeMap<u32, Model> {
             .copied()
     };
     let mut parent = Model::started();
+    see(main, &parent);
     let mut child: Option<(u32, Model)> = None;
     let lines = script.lines.iter();
     for line in lines {
@@ -109,14 +119,17 @@ fn models(script: &Script, answers: &[Answer]) -> BTreeMap<u32, Model> {
         } else if let Some((pid, model)) = &mut child {
             if let Some(answer) = answer(*pid, line) {
                 model.step(line, answer);
+                see(*pid, model);
             }
         } else if let Some(answer) = answer(main, line) {
             parent.step(line, answer);
+            see(main, &parent);
             let model = match &*line.verb {
                 "fork" => parent.forked(),
                 "spawn" => Model::started(),
                 _ => continue,
             };
+            see(answer.value as u32, &model);
             child = Some((answer.value as u32, model));
         }
     }
@@ -458,6 +471,7 @@ fn compare_log(snapshot: &Snapshot, timeline: &Timeline, model: &Model) {
 }
 
 fn compare_point(state: &Snapshot, point: &Point, what: &str) {
+    let with_sites = state.sampling.is_none();
     let without_details = |(kind, address, bytes, _, device, site, api, domain): Row| {
         let address = address & ((1 << 48) - 1);
         (kind, address, bytes, device, site, api, domain)
@@ -466,14 +480,14 @@ fn compare_point(state: &Snapshot, point: &Point, what: &str) {
         state
             .allocations
             .iter()
-            .map(|each| without_details(row(state, &each, true))),
+            .map(|each| without_details(row(state, &each, with_sites))),
     );
     let modelled = sorted(
         point
             .live
             .iter()
             .filter(is_memory)
-            .map(|record| without_details(modelled_row(record, true))),
+            .map(|record| without_details(modelled_row(record, with_sites))),
     );
     assert!(
         recorded == modelled,

@@ -9,6 +9,7 @@ use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
 use crate::settings;
+use culeak::format::Loss;
 use culeak::quantities::rounded;
 use culeak::recording::Recording;
 use culeak::system::{BlockedSignals, Errno, Pauses, Uncancelled, monotonic_ns, without_write_signals};
@@ -78,6 +79,14 @@ pub fn summarize(recording: &Recording) {
     let (bytes, count) = recording.live_on_devices();
     write_line(|line| {
         line.push(b"culeak: ");
+        // The sums may lack something.
+        if [Loss::Allocations, Loss::Details]
+            .iter()
+            .any(|of| recording.loss(*of) > 0)
+        {
+            line.push(b"the recording is incomplete; see: culeak report ");
+            return line.push_path(recording.path());
+        }
         if count == 0 {
             line.push(b"no memory");
         } else {

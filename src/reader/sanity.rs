@@ -72,8 +72,9 @@ impl RawSnapshot {
             ));
         }
         let records = word(offset_of!(Header, counts) + Section::Records as usize * 8);
-        let lost = super::decode::loss(&self.header, Loss::Allocations);
-        let has_events = lost > 0 || events(self.section(Section::Counters)) > 0;
+        // Events without a counter are lost details.
+        let lost = |of| super::decode::loss(&self.header, of) > 0;
+        let has_events = lost(Loss::Allocations) || lost(Loss::Details) || events(self.section(Section::Counters)) > 0;
         (ended_ns != 0 && records > 0 && !has_events).then(|| format!("{records} records, but no event is counted"))
     }
 }

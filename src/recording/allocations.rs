@@ -179,13 +179,14 @@ impl Recording {
     pub fn restore(&self, withdrawn: Withdrawn, shard: impl Into<Shard>) {
         let shard = shard.into();
         let (key, entry) = (withdrawn.key(), withdrawn.entry());
+        // First: of a process that is killed in between, readers would take the free and the live record for two allocations.
+        if let (Some(key), Some(entry)) = (key, &entry) {
+            self.count(key, entry, shard, Op::Restored);
+        }
         if self.table(shard).restore(withdrawn).is_err()
             && let Some(entry) = &entry
         {
             self.lose(entry);
-        }
-        if let (Some(key), Some(entry)) = (key, entry) {
-            self.count(key, &entry, shard, Op::Restored);
         }
     }
 
@@ -218,6 +219,8 @@ impl Recording {
                 shard.add_both(&counter.row.total_bytes, entry.bytes, &counter.row.total_count, 1);
             }
             counter.change::<true>(summed.kind, summed.bytes, time_ns);
+        } else {
+            self.add(Loss::Details, 1);
         }
         if self.is_observed() {
             cold_path();
@@ -257,6 +260,8 @@ impl Recording {
         if let Some(counter) = &counter {
             shard.add(&counter.row.freed_count, 1);
             counter.change::<false>(summed.kind, summed.bytes, 0);
+        } else {
+            self.add(Loss::Details, 1);
         }
         let mut total = None;
         if summed.stack != UNSAMPLED {

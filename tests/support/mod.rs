@@ -23,6 +23,8 @@ pub mod process;
 pub mod profile;
 pub mod random;
 pub mod script;
+#[cfg(target_arch = "x86_64")]
+pub mod traced;
 
 pub use compile::{Lookup, library, victim};
 pub use outcome::Outcome;

@@ -156,7 +156,7 @@ fn making(verb: &str) -> Option<(Kind, Space, &'static str)> {
     use Kind::*;
     let object = |kind| Space::Object(kind);
     Some(match verb {
-        "alloc" => (Device, Space::Pointer, "cuMemAlloc_v2"),
+        "alloc" | "deep" => (Device, Space::Pointer, "cuMemAlloc_v2"),
         "alloc32" => (Device, Space::Pointer, "cuMemAlloc"),
         "pitch" => (Pitched, Space::Pointer, "cuMemAllocPitch_v2"),
         "managed" => (Managed, Space::Pointer, "cuMemAllocManaged"),
@@ -270,7 +270,8 @@ impl Model {
     fn take(&mut self, line: &Line, answer: Answer) {
         let number = |index: usize| line.arguments.get(index).copied().unwrap_or(0) as u64;
         let succeeded = answer.result == 0;
-        self.is_recording |= ["mark", "begin", "snapshot", "interval", "block", "blocks"].contains(&&*line.verb);
+        self.is_recording |=
+            ["mark", "begin", "snapshot", "interval", "block", "blocks", "churn"].contains(&&*line.verb);
         if line.verb == "primary" && answer.value != 0 {
             self.primaries.insert(number(0) as i32, answer.value);
         }
@@ -280,6 +281,18 @@ impl Model {
             "freeblocks" => {
                 let base = self.value(line, 0);
                 (0..number(1)).for_each(|nth| self.free_block(&line.name, base + nth * STEP));
+            }
+            "churn" => {
+                let what = (Kind::Block, Space::Block(line.name.clone()), "culeak_alloc");
+                let record = self.record(line, answer, what, STEP, STEP);
+                let (key, domain) = ((record.device, Kind::Block), Some(line.name.clone()));
+                self.begin(Record { domain, ..record });
+                self.end(self.live.len() - 1);
+                // The others change the sums alone: nothing in a phase or an interval may depend on them.
+                let (others, sums) = (number(0) - 1, self.sums.entry(key).or_default());
+                sums.total_bytes += others * STEP;
+                sums.total_count += others;
+                sums.freed_count += others;
             }
             "node" if succeeded => {
                 let record = self.record(
@@ -337,6 +350,8 @@ impl Model {
                 let point = self.point(&line.name);
                 self.snapshots.push(point);
             }
+            // 0: intervals are off.
+            "interval" if answer.value == 0 => {}
             "interval" => {
                 let point = self.point(&line.name);
                 self.marks.push(point);
@@ -454,9 +469,8 @@ impl Model {
             "external_map" if known => (0, number(1)),
             "map" => (0, number(2)),
             "register" => (number(1), number(1)),
-            "alloc" | "alloc32" | "managed" | "host" | "hostv2" | "async" | "asyncptsz" | "frompool" | "physical" => {
-                (number(0), number(0))
-            }
+            "alloc" | "alloc32" | "deep" | "managed" | "host" | "hostv2" | "async" | "asyncptsz" | "frompool"
+            | "physical" => (number(0), number(0)),
             _ => (0, 0),
         };
         let (kind, space, api) = what;

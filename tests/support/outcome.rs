@@ -52,6 +52,11 @@ impl Outcome {
         }
     }
 
+    /// The folder of this run.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
     /// The output folder for recordings.
     pub fn out(&self) -> PathBuf {
         self.folder.path().join("out")

@@ -182,7 +182,8 @@ impl Profile {
         process::start(&mut self.command(folder))
     }
 
-    fn command(&self, folder: &Path) -> Command {
+    /// The command, for claims that start it themselves.
+    pub fn command(&self, folder: &Path) -> Command {
         let executable = match &self.what {
             What::Victim(name, lookup) => victim(name, *lookup),
             What::Program(path) => path.clone(),

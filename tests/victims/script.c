@@ -60,7 +60,9 @@ extern CUresult cuGraphAddChildGraphNode(CUnode *, CUgraph, const CUnode *, size
     V(texture, cuTexObjectCreate(out, "", "", "")) \
     V(userobject, cuUserObjectCreate((CUuserObject *)out, pages, drop, a[0], 1)) \
     V(block, (*out = v(1) + a[2], culeak_alloc(op->name, (void *)*out, a[3], NULL), 0)) \
-    V(blocks, allocate_pages(out, op->name, v(1), a[2], a[3]))
+    V(blocks, allocate_pages(out, op->name, v(1), a[2], a[3])) \
+    V(deep, descend(12, a[1], out, a[0])) \
+    V(churn, churn(out, op->name, a[1]))
 
 /* Verbs without a stack. */
 #define OTHERS(V) \
@@ -234,6 +236,32 @@ static CUresult free_pages(const char *domain, unsigned long long base, long n) 
     unsigned long long all[64];
     for (long i = 0; i < n; i++) all[i] = base + i * STEP;
     culeak_free_pages(domain, all, n);
+    return 0;
+}
+
+/* A stack for each number of `path`, whose bits are the ways from the outermost function inwards. */
+static NOINLINE CUresult left(int depth, long path, CUdeviceptr *out, size_t bytes);
+static NOINLINE CUresult descend(int depth, long path, CUdeviceptr *out, size_t bytes) {
+    CUresult result;
+    if (!depth) result = cuMemAlloc_v2(out, bytes);
+    else result = path & 1 ? left(depth - 1, path >> 1, out, bytes) : descend(depth - 1, path >> 1, out, bytes);
+    STAY();
+    return result;
+}
+static NOINLINE CUresult left(int depth, long path, CUdeviceptr *out, size_t bytes) {
+    CUresult result = descend(depth, path, out, bytes);
+    STAY();
+    return result;
+}
+
+/* A block that is allocated and freed `n` times. */
+static CUresult churn(unsigned long long *out, const char *domain, long n) {
+    *out = (uintptr_t)pages;
+    for (long i = 0; i < n; i++) {
+        culeak_alloc(domain, pages, STEP, NULL);
+        culeak_free(domain, pages);
+    }
+    STAY();
     return 0;
 }
 

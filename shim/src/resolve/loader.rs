@@ -5,7 +5,7 @@
 //! child must not iterate. Either is called once per module, not per event.
 
 use crate::resolve::closing;
-use culeak::system::Descriptor;
+use culeak::system::{Descriptor, Errno};
 use culeak_elf::find_object;
 pub use culeak_elf::{Answer, LinkMap, Loaded, Name, Tables};
 use libc::{c_int, c_void};
@@ -143,10 +143,11 @@ pub fn mapped_path(address: u64, buffer: &mut [u8]) -> &[u8] {
     'reading: while used < buffer.len() {
         // SAFETY: the range lies within the buffer.
         let got = unsafe { libc::read(file.number(), buffer.as_mut_ptr().add(used).cast(), buffer.len() - used) };
-        if got <= 0 {
-            break;
+        match got {
+            1.. => used += got as usize,
+            _ if got < 0 && Errno::last().0 == libc::EINTR => continue,
+            _ => break,
         }
-        used += got as usize;
         let mut line = 0;
         while let Some(length) = buffer[line..used].iter().position(|&byte| byte == b'\n') {
             if let Some(path) = path_if_containing(&buffer[line..line + length], address) {

@@ -5,6 +5,7 @@ use culeak_walker as walker;
 use super::{backward, forward, python};
 use crate::resolve::loader::{self, Loaded};
 use crate::resolve::{closing, driver, next};
+use culeak::format::Loss;
 use culeak::recording::{ModuleSeen, Recording};
 use culeak::system::{Scratch, Uncancelled};
 
@@ -37,7 +38,12 @@ fn identify(recording: &Recording, address: u64) -> Option<(u32, u64)> {
             start,
             end,
         };
-        let row = recording.module(&seen).or_else(|| recording.add_module(&seen));
+        let row = recording.module(&seen).or_else(|| {
+            if path.is_empty() {
+                recording.add(Loss::Details, 1);
+            }
+            recording.add_module(&seen)
+        });
         row.map(|row| (row, seen.bias))
     })
     .flatten()
