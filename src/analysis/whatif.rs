@@ -142,8 +142,8 @@ pub struct Prediction {
     pub failed_request: Option<FailedRequest>,
 }
 
-/// Whether a request would have fitted into what the driver had given.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// Whether a request would have fitted into what the driver had given, the best answer first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum FailedRequest {
@@ -452,19 +452,30 @@ fn predict(
         ..Plan::default()
     };
     let prediction = |label: String, text: Option<String>, settings: &Settings, classes: &[u32], plan: Plan| {
-        let replayed = |smaller| replay(trace, settings, classes, Plan { smaller, ..plan });
-        let run = replayed(false);
-        // Which one is true is not known, so the prediction is the larger of both.
-        let smaller = (settings != own).then(|| replayed(true));
-        let run = smaller.filter(|of| of.model.peak > run.model.peak).unwrap_or(run);
+        // Which one is true is not known, so what is worse counts.
+        let both = [false, true]
+            .into_iter()
+            .take(if settings == own || settings.max_split == u64::MAX {
+                1
+            } else {
+                2
+            });
+        let runs: Vec<Replayed> = both
+            .map(|smaller| replay(trace, settings, classes, Plan { smaller, ..plan }))
+            .collect();
+        let most = |of: fn(&Model) -> u64| runs.iter().map(|run| of(&run.model)).max().unwrap_or(0);
         Prediction {
             label,
             settings: text,
-            peak_reserved_bytes: run.model.peak,
-            end_reserved_bytes: run.model.reserved,
-            driver_calls: run.model.driver_calls,
-            fits_device: plan.device_bytes.map(|_| run.model.failed == 0),
-            failed_request: run.failed_request.filter(|_| question.failed_request),
+            peak_reserved_bytes: most(|model| model.peak),
+            end_reserved_bytes: most(|model| model.reserved),
+            driver_calls: most(|model| model.driver_calls),
+            fits_device: plan.device_bytes.map(|_| most(|model| model.failed) == 0),
+            failed_request: runs
+                .iter()
+                .filter_map(|run| run.failed_request)
+                .max()
+                .filter(|_| question.failed_request),
         }
     };
     let first = if question.device_memory.is_some() {

@@ -163,11 +163,17 @@ impl Instant {
 
     /// The variance of each byte held, if that is an estimate; 0 if it is exact.
     pub fn held_scatter(&self) -> f64 {
-        match self.sampling {
-            // The variance of a block is less than its size times the distance.
-            Some(sampling) if self.held_is_estimated => sampling.most() as f64,
-            _ => 0.0,
+        if self.held_is_estimated {
+            self.site_scatter()
+        } else {
+            0.0
         }
+    }
+
+    /// The variance of each byte at a call site of which no block was chosen; 0 if it is exact.
+    pub fn site_scatter(&self) -> f64 {
+        // The variance of a block is less than its size times the distance.
+        self.sampling.as_ref().map_or(0.0, |sampling| sampling.most() as f64)
     }
 
     /// By what processes are listed: program, rank, host and pid.

@@ -60,7 +60,7 @@ def repeat_until_stable(scenario: Callable[[], Any], at_most: int = 8) -> int:
         for part in parts:
             blocks, size = now.get(_key(part), [0, 0])
             now[_key(part)] = [blocks + part.blocks, size + part.bytes]
-        grown = [part for part in parts if now[_key(part)] > before.get(_key(part), [0, 0])]
+        grown = [part for part in parts if any(more > less for more, less in zip(now[_key(part)], before.get(_key(part), [0, 0])))]
         if number > 1 and not grown:
             return number
         before = now

@@ -172,20 +172,20 @@ impl Peers {
 
     /// `values`: ascending by process; one without a value has 0.
     pub fn judge(&self, values: &[Example], chance: Chance) -> Judged<'_> {
-        self.judge_closer(values, chance, |_, _, _| None)
+        self.judge_closer(values, |_| chance, |_, _, _| None)
     }
 
-    /// As [`Peers::judge`]. Where no value of a group stands out, `closer` may find who does in part of it; it gets the group, its
+    /// As [`Peers::judge`], with the chance of each group. Where no value of a group stands out, `closer` may find who does in part of it; it gets the group, its
     /// values, and whether these have something in common. A group whose values have nothing in common is judged by its finer groups.
     pub fn judge_closer(
         &self,
         values: &[Example],
-        chance: Chance,
+        chance: impl Fn(&[u32]) -> Chance,
         closer: impl Fn(&[u32], &Range, bool) -> Option<Outliers>,
     ) -> Judged<'_> {
         let mut of_all = None;
         let mut judged = |members: &[u32]| {
-            let (range, out, is_alike) = judge(values, members, chance);
+            let (range, out, is_alike) = judge(values, members, chance(members));
             of_all = (members.len() == self.members.len()).then_some(range).or(of_all);
             (out.or_else(|| closer(members, &range, is_alike)), is_alike)
         };
@@ -205,7 +205,7 @@ impl Peers {
             }
         }
         Judged {
-            range: of_all.unwrap_or_else(|| judge(values, &self.members, chance).0),
+            range: of_all.unwrap_or_else(|| judge(values, &self.members, chance(&self.members)).0),
             unlike,
             differs,
         }

@@ -26,8 +26,8 @@ const PATHS_MAX: usize = 32;
 struct Sums {
     runs: Vec<Run>,
     count: u64,
-    /// The largest of its estimates.
-    scatter: f64,
+    /// The largest of its estimates in each process that was sampled.
+    scatter: HashMap<u32, f64>,
 }
 
 /// Processes with consecutive numbers that hold as much each at a call site, through the same stack.
@@ -48,7 +48,10 @@ impl Sums {
         for row in rows {
             let (path, bytes) = (row.stack, row.tally.bytes);
             self.count = self.count.saturating_add(row.tally.count);
-            self.scatter = self.scatter.max(row.scatter);
+            if row.scatter > 0.0 {
+                let scatter = self.scatter.entry(number).or_default();
+                *scatter = scatter.max(row.scatter);
+            }
             match self.runs.last_mut() {
                 Some(run) if (run.path, run.bytes, run.first + run.count) == (path, bytes, number) => run.count += 1,
                 _ => self.runs.push(Run {
@@ -72,9 +75,13 @@ impl Sums {
         each.map(|of| (of[0].0, value(sum(of)))).collect()
     }
 
-    /// Its stacks, if it has several and all of them are known.
-    fn paths(&self) -> Vec<OfPath> {
-        let all: BTreeSet<Option<StackId>> = self.runs.iter().map(|run| run.path).collect();
+    /// Its stacks in these processes, ascending, if it has several there and all of them are known.
+    fn paths(&self, members: &[u32]) -> Vec<OfPath> {
+        let is_of = |run: &&Run| {
+            let next = members.partition_point(|member| *member < run.first);
+            members.get(next).is_some_and(|member| *member < run.first + run.count)
+        };
+        let all: BTreeSet<Option<StackId>> = self.runs.iter().filter(is_of).map(|run| run.path).collect();
         if !(2..=PATHS_MAX).contains(&all.len()) || all.contains(&None) {
             return Vec::new();
         }
@@ -158,7 +165,7 @@ impl Population {
             };
             let values: Vec<Example> = values().map(|(member, (bytes, _))| (member, value(bytes))).collect();
             let judged = context.peers.judge(&values, chance);
-            if let Some((out, members)) = context.stands_out(&judged, &[]) {
+            if let Some((out, members)) = context.stands_out(&judged, None) {
                 judgement.processes.push((ProcessesOut { what, out }, members));
             }
         }
@@ -181,16 +188,23 @@ impl Judging<'_> {
     }
 
     fn site(&self, site: SiteId, sums: &Sums) -> (SiteRow, Vec<u32>) {
-        let (values, paths) = (sums.values(|_| true), sums.paths());
-        let chance = Chance {
-            of_byte: sums.scatter,
+        let values = sums.values(|_| true);
+        // A process that was sampled may have had some where no block was chosen.
+        let scatter = |member: &u32| match sums.scatter.get(member) {
+            Some(scatter) => *scatter,
+            None if values.binary_search_by_key(member, |value| value.0).is_ok() => 0.0,
+            None => self.row(*member).map_or(0.0, Instant::site_scatter),
+        };
+        let chance = |members: &[u32]| Chance {
+            of_byte: members.iter().map(scatter).fold(0.0, f64::max),
             of_value: 0.0,
         };
         let behind = |members: &[u32], range: &Range, is_alike: bool| {
-            let judged = paths.iter().filter_map(|(path, of_path)| {
-                let out = judge(of_path, members, chance).1?;
+            let chance = chance(members);
+            let judged = sums.paths(members).into_iter().filter_map(|(path, of_path)| {
+                let out = judge(&of_path, members, chance).1?;
                 is_more(&out, &values, range, is_alike).then_some(Outliers {
-                    path: Some(*path),
+                    path: Some(path),
                     ..out
                 })
             });
@@ -200,7 +214,7 @@ impl Judging<'_> {
             })
         };
         let judged = self.peers.judge_closer(&values, chance, behind);
-        let (stands_out, members) = self.stands_out(&judged, &paths).unzip();
+        let (stands_out, members) = self.stands_out(&judged, Some(sums)).unzip();
         let row = SiteRow {
             program: self.program.clone(),
             site: self.sites.get(site),
@@ -218,11 +232,15 @@ impl Judging<'_> {
         (row, members.unwrap_or_default())
     }
 
-    /// The findings of all groups as one, and the processes. `paths`: the stacks that were compared.
-    fn stands_out(&self, judged: &Judged, paths: &[OfPath]) -> Option<(StandsOut<Outlier>, Vec<u32>)> {
+    /// The findings of all groups as one, and the processes. `sums`: those of the call site.
+    fn stands_out(&self, judged: &Judged, sums: Option<&Sums>) -> Option<(StandsOut<Outlier>, Vec<u32>)> {
         // The caller that tells a stack from the others of its site.
         let via = |path: StackId| {
-            let others = paths.iter().map(|(other, _)| *other);
+            let finding = judged
+                .unlike
+                .iter()
+                .find(|finding| finding.outcome.path == Some(path))?;
+            let others = sums?.paths(finding.group).into_iter().map(|(other, _)| other);
             let others: Vec<StackId> = others.filter(|other| *other != path).collect();
             self.sites.via(path, &others)
         };

@@ -308,14 +308,14 @@ impl Trace {
             groups.conflicts[b as usize].insert(a);
         }
         // A line whose blocks never lie in two segments with a conflict runs on one stream.
-        for segments in &self.segments_of_sites {
+        let is_of_one = |segments: &&BTreeSet<u32>| {
             let mut all = segments.iter();
-            if all.all(|&segment| segments.is_disjoint(&groups.conflicts[segment as usize])) {
-                segments
-                    .iter()
-                    .zip(segments.iter().skip(1))
-                    .for_each(|(&a, &b)| groups.join(a, b));
-            }
+            all.all(|&segment| segments.is_disjoint(&groups.conflicts[segment as usize]))
+        };
+        let lines: Vec<&BTreeSet<u32>> = self.segments_of_sites.iter().filter(is_of_one).collect();
+        for segments in lines {
+            let pairs = segments.iter().zip(segments.iter().skip(1));
+            pairs.for_each(|(&a, &b)| groups.join(a, b));
         }
         groups.classes()
     }

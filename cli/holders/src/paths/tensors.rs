@@ -66,7 +66,7 @@ impl Tensors {
             return;
         };
         let (copy, tensor) = (names.searched.copy, names.searched.graph.address(tensor));
-        let at = |place: usize| read(copy, tensor + 8 * place as u64, bytes);
+        let at = |place: usize| read(copy, tensor.wrapping_add(8 * place as u64), bytes);
         self.found.push((block, std::array::from_fn(at)));
     }
 
@@ -86,17 +86,19 @@ impl Tensors {
 
 /// The tensor whose number of dimensions is at `at`. `None`: there is none.
 fn read(copy: &Image, at: u64, bytes: u64) -> Option<HeldTensor> {
-    let word = |nth: u64| copy.word(at + 8 * nth);
+    let word = |nth: u64| copy.word(at.wrapping_add(8 * nth));
     let dimensions = word(0);
     if dimensions > MOST_DIMENSIONS {
         return None;
     }
     let sizes = match dimensions <= INLINE {
-        true => at + 8,
+        true => at.wrapping_add(8),
         false => word(1),
     };
-    let shape: Vec<u64> = (0..dimensions).map(|nth| copy.word(sizes + 8 * nth)).collect();
-    let strides = sizes + 8 * dimensions.max(INLINE);
+    let shape: Vec<u64> = (0..dimensions)
+        .map(|nth| copy.word(sizes.wrapping_add(8 * nth)))
+        .collect();
+    let strides = sizes.wrapping_add(8 * dimensions.max(INLINE));
     let (first, elements) = (word(1 + WORDS), word(2 + WORDS));
     let (_, dtype, size) = *TYPES.iter().find(|(number, ..)| *number == word(3 + WORDS) & 0xffff)?;
     let product = shape
@@ -104,7 +106,7 @@ fn read(copy: &Image, at: u64, bytes: u64) -> Option<HeldTensor> {
         .try_fold(1u64, |product, size| product.checked_mul(*size))?;
     let mut last = first;
     for (nth, size) in (0u64..).zip(&shape) {
-        let stride = copy.word(strides + 8 * nth);
+        let stride = copy.word(strides.wrapping_add(8 * nth));
         last = last.checked_add(size.checked_sub(1)?.checked_mul(stride)?)?;
     }
     let fits = |elements: u64| elements.checked_mul(size).is_some_and(|used| used <= bytes);

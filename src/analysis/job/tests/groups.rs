@@ -61,6 +61,62 @@ fn outliers_of_several_stages_are_named_together() {
 }
 
 #[test]
+fn a_stage_is_judged_by_its_own_stacks_and_its_own_chance() {
+    // A helper: in stage 0 each rank has 256 MiB through one stack, and rank 3 has 30 MiB more through another one.
+    let stacks = |rank: u32| match rank {
+        3 => vec![(0, 256 * MIB), (2, 30 * MIB)],
+        0..16 => vec![(0, 256 * MIB)],
+        _ => (10..10 + PATHS).map(|path| (path, MIB)).collect(),
+    };
+    const PATHS: u32 = 40;
+    let report = |of: &dyn Fn(u32) -> Vec<Row>| {
+        let mut job = Job::default();
+        for rank in 0..64 {
+            let rows = of(rank);
+            let total: u64 = rows.iter().map(|row| row.tally.bytes).sum();
+            job.add(
+                rank,
+                ProcessSums {
+                    sites: rows,
+                    ..process(placed(rank), &[total])
+                },
+            );
+        }
+        job.finish(&sites(), &Options::default())
+    };
+    let stacks = |rank: u32| {
+        stacks(rank)
+            .into_iter()
+            .map(|(path, bytes)| sum(0, Some(path), bytes))
+            .collect()
+    };
+    let sentence = |report: &JobReport| sentences(report)[0].to_owned();
+    let found = sentence(&report(&stacks));
+    assert!(
+        found.contains(
+            "only rank 3 on node0000 through main (main.cu:12): 30 MiB, none in the 15 others of pipeline stage 0"
+        ),
+        "{found}"
+    );
+    // Stage 1 was sampled, and says nothing about stage 0, which is exact.
+    let sampled = |rank: u32| {
+        let bytes = MIB * if rank == 3 { 64 } else { 32 };
+        let scatter = if rank >= 16 { 1e9 } else { 0.0 };
+        vec![Row::at(0, Some(0), Tally { bytes, count: 1 }, scatter)]
+    };
+    let found = report(&sampled).sites[0]
+        .stands_out
+        .as_ref()
+        .map(|out| out.sentence.clone());
+    assert!(
+        found
+            .as_ref()
+            .is_some_and(|found| found.contains("rank 3 on node0000: 64 MiB, 2.0x as much")),
+        "{found:?}"
+    );
+}
+
+#[test]
 fn ranks_that_share_a_coordinate_are_named_by_it() {
     let report = job_of(|rank| vec![9 * MIB, if rank / 2 % 8 == 5 { 30 * MIB } else { 0 }]);
     let sentence = sentences(&report)[0];
