@@ -25,9 +25,14 @@ struct Server {
 
 impl Server {
     fn start(options: &[&Path]) -> Server {
+        Server::start_in(Path::new("."), options)
+    }
+
+    fn start_in(folder: &Path, options: &[&Path]) -> Server {
         let mut child = Command::new(culeak())
             .arg("mcp")
             .args(options)
+            .current_dir(folder)
             .env_remove("LD_PRELOAD")
             .env("CULEAK_CACHE_DIR", "")
             .stdin(Stdio::piped())
@@ -425,4 +430,14 @@ fn questions_have_the_config_file_of_the_project_and_the_global_options_of_the_s
     };
     assert!(verdict(&[&run.work()]).starts_with("passed:"));
     assert!(verdict(&[&run.work(), Path::new("--no-config")]).starts_with("failed:"));
+    // A name is relative to the folder in which the server was started, not to that of the questions.
+    let named = folder();
+    fs::write(named.path().join("other.toml"), "[check]\nallow = \"70MiB\"\n").expect("written");
+    fs::write(run.work().join("other.toml"), "[check]\nallow = \"1MiB\"\n").expect("written");
+    let work = run.work();
+    let options = [&work, Path::new("--config"), Path::new("other.toml")];
+    let mut server = Server::start_in(named.path(), &options);
+    let verdict = server.answer("check", json!({"inputs": recording}));
+    assert!(verdict.starts_with("passed:"), "{verdict}");
+    assert!(server.end().success());
 }
