@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 
@@ -415,6 +416,49 @@ fn sources_are_read_below_the_folder_of_the_server_alone() {
         failed && text.contains("not below the folder") && !text.contains("cuMemAlloc"),
         "{text}"
     );
+}
+
+/// A message on a mistake in a file quotes it, so other files are not rules, nor is what links to them.
+#[test]
+fn rules_are_files_below_the_folder_of_the_server_alone() {
+    let run = profile("planted").args("early 1").run();
+    let recording = run.out().display().to_string();
+    let (project, elsewhere) = (folder(), folder());
+    let secret = elsewhere.path().join("secret");
+    fs::write(&secret, "password=1234\n").expect("written");
+    symlink(&secret, project.path().join("link")).expect("a link");
+    fs::create_dir(project.path().join("below")).expect("a folder");
+    fs::write(project.path().join("below/rules"), "leak:planted.c\n").expect("written");
+    let mut server = Server::start(&[project.path()]);
+    for argument in ["suppressions", "baseline"] {
+        for file in [
+            &*secret.display().to_string(),
+            "link",
+            "below",
+            "no",
+            "",
+            "/proc/self/environ",
+            "/proc/kmsg",
+        ] {
+            let refusal = server.refusal("check", json!({"inputs": recording, argument: file}));
+            assert!(
+                refusal.contains("is no file below the folder"),
+                "{argument} {file}: {refusal}"
+            );
+            assert!(!refusal.contains("password"), "{refusal}");
+        }
+    }
+    let passed = server.answer("check", json!({"inputs": recording, "suppressions": "below/rules"}));
+    assert!(passed.starts_with("passed:"), "{passed}");
+    assert!(server.end().success());
+    // Below its root all files are, those of the kernel too.
+    let mut server = Server::start(&[Path::new("/")]);
+    let refusal = server.refusal(
+        "check",
+        json!({"inputs": recording, "suppressions": "/proc/self/environ"}),
+    );
+    assert!(refusal.contains("is no file below the folder"), "{refusal}");
+    assert!(server.end().success());
 }
 
 #[test]

@@ -238,6 +238,12 @@ impl<'r> Tools<'r> {
                 .map_err(|why| format!("{name}: {why}"))?
             {
                 match argument.get_long() {
+                    Some("suppressions" | "baseline") if !is_of_project(Path::new(&text)) => {
+                        return Err(format!(
+                            "{name}: {} is no file below the folder of this server (culeak mcp FOLDER); name one",
+                            short(&text)
+                        ));
+                    }
                     _ if is_endless(Path::new(&text)) => {
                         return Err(format!("{name}: {} is a pipe or a device; name a file", short(&text)));
                     }
@@ -305,6 +311,16 @@ fn short(word: &str) -> String {
 /// Whether reading may never end.
 fn is_endless(path: &Path) -> bool {
     path.metadata().is_ok_and(|of| !of.is_file() && !of.is_dir())
+}
+
+/// Whether a file is a regular one below the current folder, and none that the kernel makes: messages on mistakes in it quote it.
+fn is_of_project(path: &Path) -> bool {
+    let is_one = |path: PathBuf| {
+        let folder = env::current_dir()?.canonicalize()?;
+        let of_kernel = ["/proc", "/sys"].iter().any(|folder| path.starts_with(folder));
+        Ok(path.starts_with(folder) && path.metadata()?.is_file() && !of_kernel)
+    };
+    path.canonicalize().and_then(is_one).unwrap_or_default()
 }
 
 /// The kind of an argument and its meaning, as JSON Schema.
