@@ -461,6 +461,60 @@ fn rules_are_files_below_the_folder_of_the_server_alone() {
     assert!(server.end().success());
 }
 
+/// The snapshot of a recording, with what this changes.
+fn changed_snapshot(recordings: &Path, into: &Path, change: impl FnOnce(&mut Value)) -> String {
+    let recording = fs::read_dir(recordings).expect("recordings").next().expect("one");
+    let taken = Command::new(culeak())
+        .arg("snapshot")
+        .arg(recording.expect("readable").path())
+        .args(["-o", "-"])
+        .env("CULEAK_CACHE_DIR", "")
+        .output()
+        .expect("culeak runs");
+    let mut snapshot: Value = serde_json::from_slice(&taken.stdout).expect("a snapshot");
+    change(&mut snapshot);
+    fs::write(into, snapshot.to_string()).expect("written");
+    into.display().to_string()
+}
+
+#[test]
+fn the_source_of_a_line_is_that_of_one_file_which_has_the_line() {
+    let run = profile("planted").args("early 1").run();
+    let mut server = Server::start(&[&sources()]);
+    let mut shown = |name: &str, site: &str, file: &str, line: u32, all: bool| {
+        let snapshot = changed_snapshot(&run.out(), &run.work().join(name), |snapshot| {
+            let locations = snapshot["locations"].as_array_mut().expect("locations");
+            let symbols = locations
+                .iter_mut()
+                .flat_map(|one| one["symbols"].as_array_mut().into_iter().flatten());
+            for symbol in symbols.filter(|one| one["file"].as_str().is_some_and(|file| file.ends_with("/planted.c"))) {
+                if all || symbol["line"] != 7 {
+                    symbol["file"] = file.into();
+                    symbol["line"] = line.into();
+                }
+            }
+        });
+        server.call("source", json!({"input": snapshot, "site": site, "lines": 1}))
+    };
+    let own = sources().join("victims/planted.c").display().to_string();
+    let (text, failed) = shown("two.json", "planted.c:7", "/elsewhere/planted.c", 7, false);
+    let both = format!("name one: /elsewhere/planted.c:7, {own}:7\n");
+    assert!(failed && text.contains(&both), "{text}");
+    let (text, failed) = shown("two.json", &format!("{own}:7"), "/elsewhere/planted.c", 7, false);
+    assert!(
+        !failed && text.contains(">     7      OK(cuMemAlloc_v2(&model"),
+        "{text}"
+    );
+    let (text, failed) = shown("relative.json", "planted.c:7", "victims/planted.c", 7, true);
+    assert!(
+        failed && text.contains("is relative to the folder of the recorded process"),
+        "{text}"
+    );
+    let (text, failed) = shown("behind.json", "planted.c:70000", &own, 70000, true);
+    assert!(failed && text.contains("ends before line 70000"), "{text}");
+    assert!(server.end().success());
+}
+
 #[test]
 fn questions_have_the_config_file_of_the_project_and_the_global_options_of_the_server() {
     let run = profile("planted").args("early 1").run();

@@ -3,6 +3,7 @@
 //! The names, kinds and meanings of arguments are those of the command line: schemas, the parsing of a question, refusals and the page in
 //! `docs` follow from it. Deliberately absent: options that write files, that run a program, or that read a pipe.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, BufReader};
@@ -370,16 +371,38 @@ fn source(input: &OsStr, site: &str, around: usize) -> Result<Document, Failure>
     let mut item = load::one(input)?;
     NameArgs::default().name_frames(&mut item);
     let stacks = CallStacks::of(&item.snapshot);
-    let mut frames = stacks.all().flat_map(|stack| &stack.frames);
     let is_it = |place: Option<String>| place.is_some_and(|place| place == site);
-    let frame = frames.find(|frame| is_it(frame.short_place()) || is_it(frame.place()));
-    let Some((frame, file, line)) = frame.and_then(|frame| Some((frame, frame.file?, frame.line?))) else {
-        let source = &item.source;
-        return Err(Failure::new(format!(
-            "{source}: no stack has the line {site}; name FILE:LINE as answers do"
-        )));
+    let frames = stacks.all().flat_map(|stack| &stack.frames);
+    let frames = frames.filter(|frame| is_it(frame.short_place()) || is_it(frame.place()));
+    let places: BTreeMap<_, _> = frames
+        .filter_map(|frame| Some((frame.file?, (frame, frame.line?))))
+        .collect();
+    let mut all = places.iter();
+    let (file, frame, line) = match (all.next(), all.next()) {
+        (Some((&file, &(frame, line))), None) => (file, frame, line),
+        (None, _) => {
+            let source = &item.source;
+            return Err(Failure::new(format!(
+                "{source}: no stack has the line {site}; name FILE:LINE as answers do"
+            )));
+        }
+        _ => {
+            let paths: Vec<String> = places
+                .iter()
+                .map(|(file, (_, line))| format!("{file}:{line}"))
+                .collect();
+            let paths = paths.join(", ");
+            return Err(Failure::new(format!(
+                "{site} is a line of several files; name one: {paths}"
+            )));
+        }
     };
     let failure = |why: &str| Failure::new(format!("{file}: {why}; read line {line} of it with another tool"));
+    if Path::new(file).is_relative() {
+        return Err(failure(
+            "is relative to the folder of the recorded process, which is not known",
+        ));
+    }
     let path = Path::new(file)
         .canonicalize()
         .map_err(|_| failure("is not on this machine"))?;
@@ -392,14 +415,19 @@ fn source(input: &OsStr, site: &str, around: usize) -> Result<Document, Failure>
     let changed_s = opened.metadata().map_err(unreadable)?.mtime();
     let line = line as usize;
     let first = line.saturating_sub(around.saturating_add(1));
-    let lines = BufReader::new(opened)
-        .split(b'\n')
-        .skip(first)
-        .take(line + around.min(1000) - first);
+    let lines = BufReader::new(opened).split(b'\n').skip(first);
+    let lines = lines
+        .take(line + around.min(1000) - first)
+        .collect::<io::Result<Vec<_>>>();
+    let lines = lines.map_err(unreadable)?;
+    if first + lines.len() < line {
+        return Err(Failure::new(format!(
+            "{file}: ends before line {line}, so it is not the file that the process ran; look at the version of it that was recorded"
+        )));
+    }
     let mut page = Document::default();
     page.line(bold(format!("{}  {file}:{line}", frame.name())));
     for (number, text) in (first + 1..).zip(lines) {
-        let text = text.map_err(unreadable)?;
         let text = String::from_utf8_lossy(&text).replace('\t', "    ");
         let sign = if number == line { '>' } else { ' ' };
         page.line(format!("{sign} {number:5}  {}", text.trim_end()));
