@@ -515,6 +515,47 @@ fn the_source_of_a_line_is_that_of_one_file_which_has_the_line() {
     assert!(server.end().success());
 }
 
+/// A recording stays in memory only if nothing had to be said about it.
+#[test]
+fn each_answer_has_the_notes_on_its_recording_until_they_are_untrue() {
+    let run = profile("planted").args("early 1").run();
+    let moved = run.work().join("planted");
+    let snapshot = changed_snapshot(&run.out(), &run.work().join("a.json"), |snapshot| {
+        let modules = snapshot["modules"].as_array_mut().expect("modules");
+        let own = modules
+            .iter()
+            .position(|one| one["path"].as_str().is_some_and(|path| path.contains("planted")));
+        let own = own.expect("the victim");
+        modules[own]["path"] = moved.display().to_string().into();
+        for location in snapshot["locations"].as_array_mut().expect("locations") {
+            if location["module"] == own {
+                location["symbols"] = json!([]);
+            }
+        }
+    });
+    let mut server = Server::start(&[&run.work()]);
+    let ask = |server: &mut Server| server.answer("report", json!({"inputs": snapshot}));
+    for _ in 0..2 {
+        let report = ask(&mut server);
+        assert!(report.contains("not on this machine"), "{report}");
+    }
+    fs::copy(victim("planted", Lookup::Linked), &moved).expect("it is back");
+    let report = ask(&mut server);
+    assert!(
+        !report.contains("not on this machine") && report.contains("planted.c:7"),
+        "{report}"
+    );
+
+    let recording = fs::read_dir(run.out()).expect("recordings").next().expect("one");
+    let recording = recording.expect("readable").path();
+    fs::write(recording.with_extension("culeak-why"), "damaged").expect("written");
+    for _ in 0..2 {
+        let report = server.answer("report", json!({"inputs": recording.display().to_string()}));
+        assert!(report.contains("what holds the memory is not shown"), "{report}");
+    }
+    assert!(server.end().success());
+}
+
 #[test]
 fn questions_have_the_config_file_of_the_project_and_the_global_options_of_the_server() {
     let run = profile("planted").args("early 1").run();

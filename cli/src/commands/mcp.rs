@@ -64,7 +64,7 @@ pub fn execute(args: &McpArgs, whole: clap::Command, run: Run) -> Result<ExitCod
         env::set_current_dir(folder)
             .map_err(|error| Failure::new(format!("{}: cannot be used: {error}; name a folder", folder.display())))?;
     }
-    kept::begin(|item| NameArgs::default().name_frames(item));
+    kept::begin(|item| NameArgs::default().names_all_frames(item));
     let served = own_streams().and_then(|(input, output)| serve(input, output, &mut Tools::new(whole, run, snapshots)));
     match served {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {

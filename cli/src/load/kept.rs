@@ -1,5 +1,6 @@
 //! The recordings and snapshots that were read last, with names and holders, for `culeak mcp`: it is asked about the same file again and
-//! again. Deliberately absent: recordings of processes that run, which change without a new time of modification.
+//! again. Deliberately absent: recordings of processes that run, which change without a new time of modification, and what was read
+//! with a message or lacks names: the next answer needs the message too, and names may be found later.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -7,13 +8,14 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::{Loaded, file, sidecar};
 use crate::errors::Failure;
+use crate::progress;
 
 /// Enough for a comparison.
 const MOST: usize = 2;
 
 struct Kept {
-    /// Looks up names.
-    name: fn(&mut Loaded),
+    /// Looks up names; whether all were found.
+    name: fn(&mut Loaded) -> bool,
     /// The last one is the newest.
     items: Vec<(Key, Loaded)>,
 }
@@ -49,12 +51,12 @@ fn locked(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
     kept.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps files from now on. `name`: looks up names.
-pub fn begin(name: fn(&mut Loaded)) {
+/// Keeps files from now on. `name`: looks up names, and returns whether all were found.
+pub fn begin(name: fn(&mut Loaded) -> bool) {
     begin_in(&KEPT, name);
 }
 
-fn begin_in(memory: &Memory, name: fn(&mut Loaded)) {
+fn begin_in(memory: &Memory, name: fn(&mut Loaded) -> bool) {
     memory.get_or_init(|| {
         Mutex::new(Kept {
             name,
@@ -82,10 +84,11 @@ fn or_read_in(memory: &Memory, path: &Path, read: impl FnOnce() -> Result<Loaded
         kept.name
     };
     // Reading may read other files, and takes long, so nothing is locked.
+    let said_before = progress::said_here();
     let mut item = read()?;
+    let is_whole = progress::said_here() == said_before;
     let is_complete = item.snapshot.process.state.has_ended() || file::begins_as_snapshot(path);
-    if is_complete && key == Key::of(path) {
-        name(&mut item);
+    if is_whole && is_complete && key == Key::of(path) && name(&mut item) {
         let mut kept = locked(kept);
         kept.items.retain(|(known, _)| known.path != key.path);
         let older = (kept.items.len() + 1).saturating_sub(MOST);
@@ -110,7 +113,7 @@ mod tests {
     #[test]
     fn files_are_read_at_the_same_time() {
         let begun = Memory::new();
-        begin_in(&begun, |_| ());
+        begin_in(&begun, |_| true);
         for memory in [&Memory::new(), &begun] {
             let (reads, second) = mpsc::channel();
             let item = || Ok(Loaded::of(leaky(), "a.culeak"));
@@ -148,7 +151,7 @@ mod tests {
         read(ProcessState::Exited);
         read(ProcessState::Exited);
         assert_eq!(reads.replace(0), 2, "nothing is kept before it begins");
-        begin_in(&memory, |_| ());
+        begin_in(&memory, |_| true);
         assert_eq!(read(ProcessState::Exited), read(ProcessState::Exited));
         assert_eq!(reads.replace(0), 1);
         fs::write(&path, "longer").expect("written");
