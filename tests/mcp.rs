@@ -293,7 +293,14 @@ fn a_client_that_makes_mistakes_is_told_what_to_do_and_the_server_goes_on() {
         let next = refusal.lines().last().unwrap_or_default();
         assert!(next.starts_with("next: "), "{tool} {arguments}: {refusal}");
     }
-    assert!(server.answer("list", json!({})).contains("no recording or snapshot"));
+    fs::write(
+        folder.path().join("app.culeak-incomplete"),
+        "a process was not recorded\n",
+    )
+    .expect("written");
+    let listed = server.answer("list", json!({}));
+    assert!(listed.contains("a folder without recordings"), "{listed}");
+    assert!(listed.contains("a process was not recorded"), "{listed}");
     assert!(server.end().success());
 }
 
