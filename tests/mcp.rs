@@ -260,6 +260,19 @@ fn a_client_that_makes_mistakes_is_told_what_to_do_and_the_server_goes_on() {
             "what to do: {message}"
         );
     }
+    for (line, id) in [
+        (r#"{"id":6}"#, json!(6)),
+        (r#"{"id":"b"}"#, json!("b")),
+        (r#"{"id":[]}"#, Value::Null),
+    ] {
+        server.send(line.as_bytes());
+        let reply = server.line().expect("a reply");
+        assert_eq!(
+            (&reply["id"], &reply["error"]["code"]),
+            (&id, &json!(-32600)),
+            "{reply}"
+        );
+    }
     // Neither of these has a reply.
     server.send(br#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#);
     server.send(br#"{"jsonrpc":"2.0","id":5,"result":{}}"#);
