@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 
@@ -25,9 +26,14 @@ struct Server {
 
 impl Server {
     fn start(options: &[&Path]) -> Server {
+        Server::start_in(Path::new("."), options)
+    }
+
+    fn start_in(folder: &Path, options: &[&Path]) -> Server {
         let mut child = Command::new(culeak())
             .arg("mcp")
             .args(options)
+            .current_dir(folder)
             .env_remove("LD_PRELOAD")
             .env("CULEAK_CACHE_DIR", "")
             .stdin(Stdio::piped())
@@ -254,6 +260,19 @@ fn a_client_that_makes_mistakes_is_told_what_to_do_and_the_server_goes_on() {
             "what to do: {message}"
         );
     }
+    for (line, id) in [
+        (r#"{"id":6}"#, json!(6)),
+        (r#"{"id":"b"}"#, json!("b")),
+        (r#"{"id":[]}"#, Value::Null),
+    ] {
+        server.send(line.as_bytes());
+        let reply = server.line().expect("a reply");
+        assert_eq!(
+            (&reply["id"], &reply["error"]["code"]),
+            (&id, &json!(-32600)),
+            "{reply}"
+        );
+    }
     // Neither of these has a reply.
     server.send(br#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#);
     server.send(br#"{"jsonrpc":"2.0","id":5,"result":{}}"#);
@@ -287,7 +306,14 @@ fn a_client_that_makes_mistakes_is_told_what_to_do_and_the_server_goes_on() {
         let next = refusal.lines().last().unwrap_or_default();
         assert!(next.starts_with("next: "), "{tool} {arguments}: {refusal}");
     }
-    assert!(server.answer("list", json!({})).contains("no recording or snapshot"));
+    fs::write(
+        folder.path().join("app.culeak-incomplete"),
+        "a process was not recorded\n",
+    )
+    .expect("written");
+    let listed = server.answer("list", json!({}));
+    assert!(listed.contains("a folder without recordings"), "{listed}");
+    assert!(listed.contains("a process was not recorded"), "{listed}");
     assert!(server.end().success());
 }
 
@@ -412,6 +438,144 @@ fn sources_are_read_below_the_folder_of_the_server_alone() {
     );
 }
 
+/// A message on a mistake in a file quotes it, so other files are not rules, nor is what links to them.
+#[test]
+fn rules_are_files_below_the_folder_of_the_server_alone() {
+    let run = profile("planted").args("early 1").run();
+    let recording = run.out().display().to_string();
+    let (project, elsewhere) = (folder(), folder());
+    let secret = elsewhere.path().join("secret");
+    fs::write(&secret, "password=1234\n").expect("written");
+    symlink(&secret, project.path().join("link")).expect("a link");
+    fs::create_dir(project.path().join("below")).expect("a folder");
+    fs::write(project.path().join("below/rules"), "leak:planted.c\n").expect("written");
+    let mut server = Server::start(&[project.path()]);
+    for argument in ["suppressions", "baseline"] {
+        for file in [
+            &*secret.display().to_string(),
+            "link",
+            "below",
+            "no",
+            "",
+            "/proc/self/environ",
+            "/proc/kmsg",
+        ] {
+            let refusal = server.refusal("check", json!({"inputs": recording, argument: file}));
+            assert!(
+                refusal.contains("is no file below the folder"),
+                "{argument} {file}: {refusal}"
+            );
+            assert!(!refusal.contains("password"), "{refusal}");
+        }
+    }
+    let passed = server.answer("check", json!({"inputs": recording, "suppressions": "below/rules"}));
+    assert!(passed.starts_with("passed:"), "{passed}");
+    assert!(server.end().success());
+    // Below its root all files are, those of the kernel too.
+    let mut server = Server::start(&[Path::new("/")]);
+    let refusal = server.refusal(
+        "check",
+        json!({"inputs": recording, "suppressions": "/proc/self/environ"}),
+    );
+    assert!(refusal.contains("is no file below the folder"), "{refusal}");
+    assert!(server.end().success());
+}
+
+/// The snapshot of a recording, with what this changes.
+fn changed_snapshot(recordings: &Path, into: &Path, change: impl FnOnce(&mut Value)) -> String {
+    let recording = fs::read_dir(recordings).expect("recordings").next().expect("one");
+    let taken = Command::new(culeak())
+        .arg("snapshot")
+        .arg(recording.expect("readable").path())
+        .args(["-o", "-"])
+        .env("CULEAK_CACHE_DIR", "")
+        .output()
+        .expect("culeak runs");
+    let mut snapshot: Value = serde_json::from_slice(&taken.stdout).expect("a snapshot");
+    change(&mut snapshot);
+    fs::write(into, snapshot.to_string()).expect("written");
+    into.display().to_string()
+}
+
+#[test]
+fn the_source_of_a_line_is_that_of_one_file_which_has_the_line() {
+    let run = profile("planted").args("early 1").run();
+    let mut server = Server::start(&[&sources()]);
+    let mut shown = |name: &str, site: &str, file: &str, line: u32, all: bool| {
+        let snapshot = changed_snapshot(&run.out(), &run.work().join(name), |snapshot| {
+            let locations = snapshot["locations"].as_array_mut().expect("locations");
+            let symbols = locations
+                .iter_mut()
+                .flat_map(|one| one["symbols"].as_array_mut().into_iter().flatten());
+            for symbol in symbols.filter(|one| one["file"].as_str().is_some_and(|file| file.ends_with("/planted.c"))) {
+                if all || symbol["line"] != 7 {
+                    symbol["file"] = file.into();
+                    symbol["line"] = line.into();
+                }
+            }
+        });
+        server.call("source", json!({"input": snapshot, "site": site, "lines": 1}))
+    };
+    let own = sources().join("victims/planted.c").display().to_string();
+    let (text, failed) = shown("two.json", "planted.c:7", "/elsewhere/planted.c", 7, false);
+    let both = format!("name one: /elsewhere/planted.c:7, {own}:7\n");
+    assert!(failed && text.contains(&both), "{text}");
+    let (text, failed) = shown("two.json", &format!("{own}:7"), "/elsewhere/planted.c", 7, false);
+    assert!(
+        !failed && text.contains(">     7      OK(cuMemAlloc_v2(&model"),
+        "{text}"
+    );
+    let (text, failed) = shown("relative.json", "planted.c:7", "victims/planted.c", 7, true);
+    assert!(
+        failed && text.contains("is relative to the folder of the recorded process"),
+        "{text}"
+    );
+    let (text, failed) = shown("behind.json", "planted.c:70000", &own, 70000, true);
+    assert!(failed && text.contains("ends before line 70000"), "{text}");
+    assert!(server.end().success());
+}
+
+/// A recording stays in memory only if nothing had to be said about it.
+#[test]
+fn each_answer_has_the_notes_on_its_recording_until_they_are_untrue() {
+    let run = profile("planted").args("early 1").run();
+    let moved = run.work().join("planted");
+    let snapshot = changed_snapshot(&run.out(), &run.work().join("a.json"), |snapshot| {
+        let modules = snapshot["modules"].as_array_mut().expect("modules");
+        let own = modules
+            .iter()
+            .position(|one| one["path"].as_str().is_some_and(|path| path.contains("planted")));
+        let own = own.expect("the victim");
+        modules[own]["path"] = moved.display().to_string().into();
+        for location in snapshot["locations"].as_array_mut().expect("locations") {
+            if location["module"] == own {
+                location["symbols"] = json!([]);
+            }
+        }
+    });
+    let mut server = Server::start(&[&run.work()]);
+    let ask = |server: &mut Server| server.answer("report", json!({"inputs": snapshot}));
+    for _ in 0..2 {
+        let report = ask(&mut server);
+        assert!(report.contains("not on this machine"), "{report}");
+    }
+    fs::copy(victim("planted", Lookup::Linked), &moved).expect("it is back");
+    let report = ask(&mut server);
+    assert!(
+        !report.contains("not on this machine") && report.contains("planted.c:7"),
+        "{report}"
+    );
+
+    let recording = fs::read_dir(run.out()).expect("recordings").next().expect("one");
+    let recording = recording.expect("readable").path();
+    fs::write(recording.with_extension("culeak-why"), "damaged").expect("written");
+    for _ in 0..2 {
+        let report = server.answer("report", json!({"inputs": recording.display().to_string()}));
+        assert!(report.contains("what holds the memory is not shown"), "{report}");
+    }
+    assert!(server.end().success());
+}
+
 #[test]
 fn questions_have_the_config_file_of_the_project_and_the_global_options_of_the_server() {
     let run = profile("planted").args("early 1").run();
@@ -425,4 +589,14 @@ fn questions_have_the_config_file_of_the_project_and_the_global_options_of_the_s
     };
     assert!(verdict(&[&run.work()]).starts_with("passed:"));
     assert!(verdict(&[&run.work(), Path::new("--no-config")]).starts_with("failed:"));
+    // A name is relative to the folder in which the server was started, not to that of the questions.
+    let named = folder();
+    fs::write(named.path().join("other.toml"), "[check]\nallow = \"70MiB\"\n").expect("written");
+    fs::write(run.work().join("other.toml"), "[check]\nallow = \"1MiB\"\n").expect("written");
+    let work = run.work();
+    let options = [&work, Path::new("--config"), Path::new("other.toml")];
+    let mut server = Server::start_in(named.path(), &options);
+    let verdict = server.answer("check", json!({"inputs": recording}));
+    assert!(verdict.starts_with("passed:"), "{verdict}");
+    assert!(server.end().success());
 }

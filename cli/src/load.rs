@@ -22,7 +22,7 @@ pub mod segments;
 pub mod sidecar;
 pub mod timeline;
 mod trace;
-mod unrecorded;
+pub mod unrecorded;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;

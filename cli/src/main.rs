@@ -142,7 +142,10 @@ fn run(words: Vec<OsString>, arguments: Arguments, asked: Asked) -> Result<ExitC
         Command::WhatIf(args) => commands::whatif::execute(&args),
         Command::Check(args) => commands::check::execute(&args),
         Command::Watch(args) => commands::watch::execute(&args),
-        Command::Mcp(args) => commands::mcp::execute(&args, args::public(), &|words| answer(words, &arguments.config)),
+        Command::Mcp(args) => {
+            let config = arguments.config.absolute()?;
+            commands::mcp::execute(&args, args::public(), &|words| answer(words, &config))
+        }
         Command::Export(args) => commands::export::execute(&args),
         Command::Demo(args) => commands::demo::execute(&args),
         Command::Doctor(args) => commands::doctor::execute(&args),

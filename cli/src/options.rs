@@ -38,6 +38,11 @@ use crate::text::units;
 /// Notes already printed: many snapshots of one program miss the same modules.
 static PRINTED: Mutex<BTreeSet<Note>> = Mutex::new(BTreeSet::new());
 
+/// Prints notes again from now on: each question of `culeak mcp` has its own.
+pub fn forget_notes() {
+    PRINTED.lock().unwrap_or_else(PoisonError::into_inner).clear();
+}
+
 /// The folders of debug files that the config file names.
 static DEBUG_DIRS: OnceLock<Vec<PathBuf>> = OnceLock::new();
 
@@ -74,6 +79,11 @@ impl NameArgs {
 
     /// Looks up the names of all frames, and prints a note for modules without names.
     pub fn name_frames(&self, item: &mut Loaded) {
+        self.names_all_frames(item);
+    }
+
+    /// As [`NameArgs::name_frames`]; whether no module needs a note.
+    pub fn names_all_frames(&self, item: &mut Loaded) -> bool {
         let places = self.places(item.root.clone());
         progress::detail(format_args!(
             "{}: names from {} modules, debug files {}, {}",
@@ -89,11 +99,13 @@ impl NameArgs {
             },
         ));
         let notes = symbolize(&mut item.snapshot, &places);
+        let is_whole = notes.is_empty();
         let mut printed = PRINTED.lock().unwrap_or_else(PoisonError::into_inner);
         let new = notes.into_iter().filter(|note| printed.insert(note.clone()));
         for note in sentences(new) {
             progress::note(format_args!("note: {}", Escaped(&note)));
         }
+        is_whole
     }
 }
 

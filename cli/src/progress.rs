@@ -4,6 +4,7 @@
 //! file) has one bar each, and a bar disappears when its work is done. Messages go through [`say`], which prints them above
 //! the bars; [`note`] and [`detail`] obey `--quiet` and `--verbose`. Deliberately absent: bars if standard error is not a terminal, or if the live view has the screen.
 
+use std::cell::Cell;
 use std::fmt::Display;
 use std::io::{IsTerminal, stderr};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -78,8 +79,18 @@ pub fn heard<T>(work: impl FnOnce() -> T) -> (T, Vec<String>) {
     (result, messages.unwrap_or_default())
 }
 
+thread_local! {
+    static SAID: Cell<usize> = const { Cell::new(0) };
+}
+
+/// How many messages this thread has had so far.
+pub fn said_here() -> usize {
+    SAID.get()
+}
+
 /// Prints a message on standard error, above the bars.
 pub fn say(words: impl Display) {
+    SAID.set(SAID.get() + 1);
     if let Some(heard) = HEARD.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
         heard.push(words.to_string());
         return;

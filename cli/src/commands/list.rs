@@ -76,10 +76,9 @@ pub fn of_folder(folder: &Path) -> Result<Document, Failure> {
     let mut files: Vec<PathBuf> = members.recordings.into_iter().chain(members.snapshots).collect();
     files.sort_by_cached_key(|path| Reverse(written(path)));
     let mut page = Document::default();
-    if files.is_empty() {
-        page.line(format!("no recording or snapshot in {}", folder.display()));
-    }
+    page.warnings(members.failures.iter().map(ToString::to_string));
     page.warnings(members.left_out.map(|left_out| left_out.to_string()));
+    page.warnings(members.unrecorded);
     page.more(
         files.len().saturating_sub(SHOWN),
         "file",

@@ -64,7 +64,7 @@ pub fn execute(args: &McpArgs, whole: clap::Command, run: Run) -> Result<ExitCod
         env::set_current_dir(folder)
             .map_err(|error| Failure::new(format!("{}: cannot be used: {error}; name a folder", folder.display())))?;
     }
-    kept::begin(|item| NameArgs::default().name_frames(item));
+    kept::begin(|item| NameArgs::default().names_all_frames(item));
     let served = own_streams().and_then(|(input, output)| serve(input, output, &mut Tools::new(whole, run, snapshots)));
     match served {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -140,13 +140,14 @@ fn error(id: &Value, code: i32, message: impl Into<String>) -> Value {
 /// The reply to a request; notifications, and replies to what this server never asks, have none.
 fn reply(message: &Value, tools: &mut Tools) -> Option<Value> {
     let id = message.get("id");
+    let is_valid = |id: &&Value| id.is_string() || id.is_number();
     let Some(method) = message.get("method").and_then(Value::as_str) else {
         let is_reply = message.get("result").or(message.get("error")).is_some();
         let why = "not a request: it has no method; this server has initialize, tools/list and tools/call";
-        return (!is_reply).then(|| error(&Value::Null, NOT_A_REQUEST, why));
+        return (!is_reply).then(|| error(id.filter(is_valid).unwrap_or(&Value::Null), NOT_A_REQUEST, why));
     };
     let id = id?;
-    if !id.is_string() && !id.is_number() {
+    if !is_valid(&id) {
         let why = "not a request: its id is neither text nor a number";
         return Some(error(&Value::Null, NOT_A_REQUEST, why));
     }

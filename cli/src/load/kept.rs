@@ -1,26 +1,29 @@
 //! The recordings and snapshots that were read last, with names and holders, for `culeak mcp`: it is asked about the same file again and
-//! again. Deliberately absent: recordings of processes that run, which change without a new time of modification.
+//! again. Deliberately absent: recordings of processes that run, which change without a new time of modification, and what was read
+//! with a message or lacks names: the next answer needs the message too, and names may be found later.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::{Loaded, file, sidecar};
 use crate::errors::Failure;
+use crate::progress;
 
 /// Enough for a comparison.
 const MOST: usize = 2;
 
 struct Kept {
-    /// Looks up names.
-    name: fn(&mut Loaded),
+    /// Looks up names; whether all were found.
+    name: fn(&mut Loaded) -> bool,
     /// The last one is the newest.
     items: Vec<(Key, Loaded)>,
 }
 
-type Memory = Mutex<Option<Kept>>;
+/// Empty, and never locked, unless files are kept: commands read many files at once.
+type Memory = OnceLock<Mutex<Kept>>;
 
-static KEPT: Memory = Mutex::new(None);
+static KEPT: Memory = OnceLock::new();
 
 /// The files that an item was read from, as they were.
 #[derive(PartialEq, Eq)]
@@ -44,19 +47,21 @@ impl Key {
     }
 }
 
-fn locked(memory: &Memory) -> MutexGuard<'_, Option<Kept>> {
-    memory.lock().unwrap_or_else(PoisonError::into_inner)
+fn locked(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
+    kept.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps files from now on. `name`: looks up names.
-pub fn begin(name: fn(&mut Loaded)) {
+/// Keeps files from now on. `name`: looks up names, and returns whether all were found.
+pub fn begin(name: fn(&mut Loaded) -> bool) {
     begin_in(&KEPT, name);
 }
 
-fn begin_in(memory: &Memory, name: fn(&mut Loaded)) {
-    *locked(memory) = Some(Kept {
-        name,
-        items: Vec::new(),
+fn begin_in(memory: &Memory, name: fn(&mut Loaded) -> bool) {
+    memory.get_or_init(|| {
+        Mutex::new(Kept {
+            name,
+            items: Vec::new(),
+        })
     });
 }
 
@@ -69,25 +74,26 @@ pub fn or_read(path: &Path, read: impl FnOnce() -> Result<Loaded, Failure>) -> R
 }
 
 fn or_read_in(memory: &Memory, path: &Path, read: impl FnOnce() -> Result<Loaded, Failure>) -> Result<Loaded, Failure> {
+    let Some(kept) = memory.get() else { return read() };
     let key = Key::of(path);
-    let name = match locked(memory).as_ref() {
-        None => return read(),
-        Some(kept) => match kept.items.iter().find(|(known, _)| *known == key) {
-            Some((_, item)) => return Ok(item.clone()),
-            None => kept.name,
-        },
-    };
-    // Reading may read other files, so nothing is locked.
-    let mut item = read()?;
-    let is_complete = item.snapshot.process.state.has_ended() || file::begins_as_snapshot(path);
-    if is_complete && key == Key::of(path) {
-        name(&mut item);
-        if let Some(kept) = locked(memory).as_mut() {
-            kept.items.retain(|(known, _)| known.path != key.path);
-            let older = (kept.items.len() + 1).saturating_sub(MOST);
-            kept.items.drain(..older);
-            kept.items.push((key, item.clone()));
+    let name = {
+        let kept = locked(kept);
+        if let Some((_, item)) = kept.items.iter().find(|(known, _)| *known == key) {
+            return Ok(item.clone());
         }
+        kept.name
+    };
+    // Reading may read other files, and takes long, so nothing is locked.
+    let said_before = progress::said_here();
+    let mut item = read()?;
+    let is_whole = progress::said_here() == said_before;
+    let is_complete = item.snapshot.process.state.has_ended() || file::begins_as_snapshot(path);
+    if is_whole && is_complete && key == Key::of(path) && name(&mut item) {
+        let mut kept = locked(kept);
+        kept.items.retain(|(known, _)| known.path != key.path);
+        let older = (kept.items.len() + 1).saturating_sub(MOST);
+        kept.items.drain(..older);
+        kept.items.push((key, item.clone()));
     }
     Ok(item)
 }
@@ -95,7 +101,9 @@ fn or_read_in(memory: &Memory, path: &Path, read: impl FnOnce() -> Result<Loaded
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
-    use std::fs;
+    use std::sync::mpsc;
+    use std::time::Duration;
+    use std::{fs, thread};
 
     use culeak::snapshot::ProcessState;
 
@@ -103,11 +111,34 @@ mod tests {
     use crate::text::sample::leaky;
 
     #[test]
+    fn files_are_read_at_the_same_time() {
+        let begun = Memory::new();
+        begin_in(&begun, |_| true);
+        for memory in [&Memory::new(), &begun] {
+            let (reads, second) = mpsc::channel();
+            let item = || Ok(Loaded::of(leaky(), "a.culeak"));
+            thread::scope(|scope| {
+                let first = or_read_in(memory, Path::new("a.culeak"), || {
+                    let reads_too = move || {
+                        reads.send(()).expect("the first waits");
+                        item()
+                    };
+                    scope.spawn(|| or_read_in(memory, Path::new("b.culeak"), reads_too));
+                    let read = second.recv_timeout(Duration::from_secs(60));
+                    read.expect("it is read while the first is");
+                    item()
+                });
+                first.expect("read");
+            });
+        }
+    }
+
+    #[test]
     fn a_file_is_read_again_only_if_it_changed_and_a_running_process_each_time() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("a.culeak");
         fs::write(&path, "first").expect("written");
-        let (memory, reads) = (Memory::new(None), Cell::new(0));
+        let (memory, reads) = (Memory::new(), Cell::new(0));
         let read = |state| {
             let result = or_read_in(&memory, &path, || {
                 reads.set(reads.get() + 1);
@@ -120,7 +151,7 @@ mod tests {
         read(ProcessState::Exited);
         read(ProcessState::Exited);
         assert_eq!(reads.replace(0), 2, "nothing is kept before it begins");
-        begin_in(&memory, |_| ());
+        begin_in(&memory, |_| true);
         assert_eq!(read(ProcessState::Exited), read(ProcessState::Exited));
         assert_eq!(reads.replace(0), 1);
         fs::write(&path, "longer").expect("written");

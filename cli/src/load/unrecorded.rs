@@ -141,6 +141,11 @@ pub fn noted(pid: u32) -> Vec<String> {
     of_process.map(|(_, note)| note.clone()).collect()
 }
 
+/// As [`crate::options::forget_notes`].
+pub fn forget_notes() {
+    SAID.lock().unwrap_or_else(PoisonError::into_inner).clear();
+}
+
 /// It is read again after a search.
 fn mention(pid: u32, note: String) {
     let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);

@@ -12,7 +12,7 @@
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::{self, Path, PathBuf};
 use std::{env, io};
 
 use clap::{Args, ColorChoice, ValueEnum};
@@ -46,6 +46,23 @@ pub struct ConfigArgs {
     /// Read no config file
     #[arg(long, global = true, conflicts_with = "config")]
     pub no_config: bool,
+}
+
+impl ConfigArgs {
+    /// The same file, for a process that changes its current folder.
+    ///
+    /// # Errors
+    /// The current folder is unknown.
+    pub fn absolute(&self) -> Result<ConfigArgs, Failure> {
+        let config = named(self).map(|file| {
+            let failure = |error| Failure::new(format!("{}: {error}; name the whole path", file.display()));
+            path::absolute(&file).map_err(failure)
+        });
+        Ok(ConfigArgs {
+            config: config.transpose()?,
+            no_config: self.no_config,
+        })
+    }
 }
 
 /// The defaults in a config file; none if there is no file.

@@ -3,6 +3,7 @@
 //! The names, kinds and meanings of arguments are those of the command line: schemas, the parsing of a question, refusals and the page in
 //! `docs` follow from it. Deliberately absent: options that write files, that run a program, or that read a pipe.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, BufReader};
@@ -22,7 +23,7 @@ use super::answers::Answers;
 use crate::commands::list;
 use crate::document::{self, Document, bold};
 use crate::errors::{Failure, of_clap};
-use crate::options::NameArgs;
+use crate::options::{self, NameArgs};
 use crate::{load, progress, text};
 
 struct Tool {
@@ -192,6 +193,8 @@ impl<'r> Tools<'r> {
 
     fn answer(&self, tool: &Tool, given: &Value) -> Result<String, String> {
         let words = self.words(tool, given)?;
+        options::forget_notes();
+        load::unrecorded::forget_notes();
         let run = || catch_unwind(AssertUnwindSafe(|| self.run(&words)));
         let ((result, mut printed), said) = progress::heard(|| text::taken(run));
         let result = result.unwrap_or_else(|_| Err(Failure::new("culeak failed; its standard error says where")));
@@ -238,6 +241,12 @@ impl<'r> Tools<'r> {
                 .map_err(|why| format!("{name}: {why}"))?
             {
                 match argument.get_long() {
+                    Some("suppressions" | "baseline") if !is_of_project(Path::new(&text)) => {
+                        return Err(format!(
+                            "{name}: {} is no file below the folder of this server (culeak mcp FOLDER); name one",
+                            short(&text)
+                        ));
+                    }
                     _ if is_endless(Path::new(&text)) => {
                         return Err(format!("{name}: {} is a pipe or a device; name a file", short(&text)));
                     }
@@ -307,6 +316,16 @@ fn is_endless(path: &Path) -> bool {
     path.metadata().is_ok_and(|of| !of.is_file() && !of.is_dir())
 }
 
+/// Whether a file is a regular one below the current folder, and none that the kernel makes: messages on mistakes in it quote it.
+fn is_of_project(path: &Path) -> bool {
+    let is_one = |path: PathBuf| {
+        let folder = env::current_dir()?.canonicalize()?;
+        let of_kernel = ["/proc", "/sys"].iter().any(|folder| path.starts_with(folder));
+        Ok(path.starts_with(folder) && path.metadata()?.is_file() && !of_kernel)
+    };
+    path.canonicalize().and_then(is_one).unwrap_or_default()
+}
+
 /// The kind of an argument and its meaning, as JSON Schema.
 fn schema(argument: &clap::Arg) -> Value {
     let values = argument.get_possible_values();
@@ -354,16 +373,38 @@ fn source(input: &OsStr, site: &str, around: usize) -> Result<Document, Failure>
     let mut item = load::one(input)?;
     NameArgs::default().name_frames(&mut item);
     let stacks = CallStacks::of(&item.snapshot);
-    let mut frames = stacks.all().flat_map(|stack| &stack.frames);
     let is_it = |place: Option<String>| place.is_some_and(|place| place == site);
-    let frame = frames.find(|frame| is_it(frame.short_place()) || is_it(frame.place()));
-    let Some((frame, file, line)) = frame.and_then(|frame| Some((frame, frame.file?, frame.line?))) else {
-        let source = &item.source;
-        return Err(Failure::new(format!(
-            "{source}: no stack has the line {site}; name FILE:LINE as answers do"
-        )));
+    let frames = stacks.all().flat_map(|stack| &stack.frames);
+    let frames = frames.filter(|frame| is_it(frame.short_place()) || is_it(frame.place()));
+    let places: BTreeMap<_, _> = frames
+        .filter_map(|frame| Some((frame.file?, (frame, frame.line?))))
+        .collect();
+    let mut all = places.iter();
+    let (file, frame, line) = match (all.next(), all.next()) {
+        (Some((&file, &(frame, line))), None) => (file, frame, line),
+        (None, _) => {
+            let source = &item.source;
+            return Err(Failure::new(format!(
+                "{source}: no stack has the line {site}; name FILE:LINE as answers do"
+            )));
+        }
+        _ => {
+            let paths: Vec<String> = places
+                .iter()
+                .map(|(file, (_, line))| format!("{file}:{line}"))
+                .collect();
+            let paths = paths.join(", ");
+            return Err(Failure::new(format!(
+                "{site} is a line of several files; name one: {paths}"
+            )));
+        }
     };
     let failure = |why: &str| Failure::new(format!("{file}: {why}; read line {line} of it with another tool"));
+    if Path::new(file).is_relative() {
+        return Err(failure(
+            "is relative to the folder of the recorded process, which is not known",
+        ));
+    }
     let path = Path::new(file)
         .canonicalize()
         .map_err(|_| failure("is not on this machine"))?;
@@ -376,14 +417,19 @@ fn source(input: &OsStr, site: &str, around: usize) -> Result<Document, Failure>
     let changed_s = opened.metadata().map_err(unreadable)?.mtime();
     let line = line as usize;
     let first = line.saturating_sub(around.saturating_add(1));
-    let lines = BufReader::new(opened)
-        .split(b'\n')
-        .skip(first)
-        .take(line + around.min(1000) - first);
+    let lines = BufReader::new(opened).split(b'\n').skip(first);
+    let lines = lines
+        .take(line + around.min(1000) - first)
+        .collect::<io::Result<Vec<_>>>();
+    let lines = lines.map_err(unreadable)?;
+    if first + lines.len() < line {
+        return Err(Failure::new(format!(
+            "{file}: ends before line {line}, so it is not the file that the process ran; look at the version of it that was recorded"
+        )));
+    }
     let mut page = Document::default();
     page.line(bold(format!("{}  {file}:{line}", frame.name())));
     for (number, text) in (first + 1..).zip(lines) {
-        let text = text.map_err(unreadable)?;
         let text = String::from_utf8_lossy(&text).replace('\t', "    ");
         let sign = if number == line { '>' } else { ' ' };
         page.line(format!("{sign} {number:5}  {}", text.trim_end()));
