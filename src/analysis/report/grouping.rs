@@ -196,19 +196,24 @@ impl Exact {
     /// Lowers estimates to these sums, with all parts of a row.
     pub fn limit(&self, rows: &mut [Row]) {
         for row in rows.iter_mut().filter(|row| row.estimated.is_some()) {
-            let (from, most) = (row.tally(), self.most(row));
+            // Records that hold no memory are no part of the sums.
+            let from = Tally::new(row.bytes, row.count.saturating_sub(row.claims));
+            let most = self.most(row);
             let to = Tally::new(from.bytes.min(most.bytes), from.count.min(most.count));
             if to == from {
                 continue;
             }
             let part = |of: u64, to: u64, from: u64| (u128::from(of) * u128::from(to) / u128::from(from.max(1))) as u64;
             let lower = |tally: &mut Tally| {
+                if tally.bytes == 0 {
+                    return;
+                }
                 *tally = Tally::new(
                     part(tally.bytes, to.bytes, from.bytes),
                     part(tally.count, to.count, from.count),
                 );
             };
-            (row.bytes, row.count) = (to.bytes, to.count);
+            (row.bytes, row.count) = (to.bytes, to.count + row.claims);
             row.kinds.values_mut().for_each(lower);
             row.apis.values_mut().for_each(lower);
             [&mut row.devices, &mut row.streams, &mut row.threads]
