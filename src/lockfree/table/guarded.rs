@@ -224,13 +224,14 @@ impl<'a> Slots<'a> {
         left.cast_signed() < 0
     }
 
-    /// Whether [`Slots::counts_down`] has reached its end; then it begins again at `from`.
+    /// As [`Slots::counts_down`], for an event that may not have called it. Behind its end it begins again at `from`.
     pub fn has_counted_down(self, from: u64) -> bool {
         let countdown = &self.head().countdown;
-        let has_ended = countdown.load(Relaxed).cast_signed() <= 0;
-        if has_ended {
-            countdown.store(from, Relaxed);
-        }
+        let (has_ended, left) = match countdown.load(Relaxed) {
+            left if left.cast_signed() <= 0 => (true, from),
+            left => (false, left - 1),
+        };
+        countdown.store(left, Relaxed);
         has_ended
     }
 
