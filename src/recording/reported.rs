@@ -22,22 +22,28 @@ use crate::system::cold_path;
 /// As many as the section of devices holds.
 pub const DEVICES: usize = Section::Devices.extent_sizes().0;
 
-/// The tensors on one device. All zeros: it is not known whether there are any.
+/// Bytes of a page.
+pub const PAGE: usize = 4096;
+
+/// The tensors on one device, in two pages: a child finds the first one's words 0, and those of the second as they were, since an event
+/// may go on in it after a fork by a signal handler. All zeros: it is not known whether there are any.
 #[repr(C, align(64))]
 pub struct Reported {
     /// Where the code of the allocator's library is; the bytes are 0 until all else is known, or for ever.
     code: AtomicU64,
     code_bytes: AtomicU64,
+    /// A place in the library's code that reports frees, and one that reports allocations; 0: none is known.
+    callers: [AtomicU64; 2],
+    /// Others' words: devices have places one cache line apart.
+    _others: [AtomicU64; PAGE / 8 - 4],
     records: Guarded,
     counter: AtomicPtr<CounterRow>,
     allocator: AtomicPtr<AllocatorRow>,
     /// For the caller, as long as a caller is known: where its function goes on.
     next: AtomicU64,
-    /// A place in the library's code that reports frees, and one that reports allocations; 0: none is known.
-    callers: [AtomicU64; 2],
 }
 
-const _: () = assert!(size_of::<Reported>() == 64, "one cache line");
+const _: () = assert!(size_of::<Reported>() == PAGE + 64, "a cache line in each page");
 
 /// What the allocator reports: how its live bytes have changed, and its totals afterwards.
 #[derive(Clone, Copy)]
