@@ -220,6 +220,9 @@ fn begin(recording: &Recording, api: Api, device: i32, caller: u64) -> Option<&'
             loaded.file_name().starts_with(LIBRARY).then(|| loaded.bounds())
         });
         recording.begin_reported(of, row, api, code.flatten());
+        // The first events are slow: they count for no others.
+        return reported_by(row.into(), caller)
+            .inspect(|of| _ = of.slots().has_counted_down((cost::SAMPLE - 1).into()));
     }
     reported_by(row.into(), caller)
 }
