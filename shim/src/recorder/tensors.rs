@@ -10,7 +10,7 @@
 use std::ffi::c_void;
 
 use crate::recorder::thread::{THREAD, ThreadState};
-use crate::recorder::{auto_snapshot, cost, current, hold, sampling, session};
+use crate::recorder::{auto_snapshot, cost, current, hold, quietly, sampling, session};
 use crate::resolve::closing::Loaded;
 use crate::resolve::loader;
 use crate::stacks;
@@ -163,9 +163,9 @@ fn may_be_ending<const ASIDE: bool>() -> bool {
 pub fn aside(of: &Reported, event: &TensorEvent, work: Event) -> Outcome {
     let mut outcome = Outcome::Rare;
     if let Some(recording) = session::running().filter(|_| !hold::is_script_ending()) {
-        if event.change > 0 {
-            // Known callers do not ask whether it is wanted again.
-            hold::watch_script();
+        // Known callers do not ask whether it is wanted again.
+        if event.change > 0 && hold::may_watch_script() {
+            quietly(hold::watch_script);
         }
         let mut work = || {
             outcome = work(of, event);
