@@ -109,8 +109,10 @@ unsafe extern "C" fn keeping_arguments() {
         "push rcx", ".cfi_adjust_cfa_offset 8",
         "push r8", ".cfi_adjust_cfa_offset 8",
         "push r9", ".cfi_adjust_cfa_offset 8",
-        // A timespec; and the stack is aligned for the call.
-        "sub rsp, 24", ".cfi_adjust_cfa_offset 24",
+        // A timespec of 0, if the call fails; and the stack is aligned for the call.
+        "sub rsp, 8", ".cfi_adjust_cfa_offset 8",
+        "push 0", ".cfi_adjust_cfa_offset 8",
+        "push 0", ".cfi_adjust_cfa_offset 8",
         "mov edi, {monotonic}",
         "mov rsi, rsp",
         "call qword ptr [rip + {clock_gettime}@GOTPCREL]",
