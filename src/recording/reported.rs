@@ -179,7 +179,9 @@ impl Reported {
         let Some(plain) = slots.plain(event.address) else {
             return Outcome::Rare;
         };
-        // The sum first, while the record has its bytes. Until it is freed, it is one that is not summed, as in `record`.
+        // As `withdraw`: who reads a recording that ends between the two knows that the sum may or may not have it.
+        plain.begin_free();
+        // Then the sum, while the record has its bytes.
         let counter = self.counter();
         if !Self::changes::<false>(counter, plain.bytes()) {
             cold_path();

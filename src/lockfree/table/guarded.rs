@@ -269,7 +269,7 @@ impl Room<'_> {
     }
 }
 
-/// A live plain record: what [`Plain::free`] changes.
+/// A plain record that is not free: what [`Plain::free`] changes.
 pub struct Plain<'a> {
     slots: Slots<'a>,
     slot: &'a Slot,
@@ -287,7 +287,15 @@ impl Plain<'_> {
         self.record.time_ns.load(Relaxed)
     }
 
-    /// Frees the record.
+    /// From now on it is no live record, but one on its way to free.
+    #[inline(always)]
+    pub fn begin_free(&self) {
+        const WITHDRAWN: u64 = pack(Status::Withdrawn as u32 - Status::Live as u32, 0);
+        let state = &self.record.state;
+        state.store(state.load(Relaxed).wrapping_add(WITHDRAWN), Relaxed);
+    }
+
+    /// Frees the record, after [`Plain::begin_free`].
     #[inline(always)]
     pub fn free(self) {
         self.slots.remove(self.slot);
@@ -330,7 +338,7 @@ impl Record {
 
     #[inline(always)]
     fn free_plain(&self) {
-        const FREE: u64 = pack(0, 1).wrapping_sub(pack(Status::Live as u32 - Status::Free as u32, 0));
+        const FREE: u64 = pack(0, 1).wrapping_sub(pack(Status::Withdrawn as u32 - Status::Free as u32, 0));
         // The fence that readers need follows in `publish_plain` and `prepare`.
         self.state.store(self.state.load(Relaxed).wrapping_add(FREE), Relaxed);
     }
