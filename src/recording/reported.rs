@@ -102,6 +102,13 @@ impl Reported {
         }
     }
 
+    /// In a forked child, where the kernel may not have wiped it: these are the parent's.
+    pub fn forked(&self) {
+        self.forget();
+        self.code_bytes.store(0, Release);
+        self.code.store(0, Release);
+    }
+
     /// Whether the code at `caller` reports these tensors.
     #[inline(always)]
     pub fn is_of(&self, caller: u64) -> bool {

@@ -252,6 +252,7 @@ extern "C" fn forget_parent() {
     thread::forget_rows();
     hold::note_main_thread();
     own().recording.store(std::ptr::null_mut(), Release);
+    (0..DEVICES).for_each(|device| reported(device).forked());
     // SAFETY: null, or a recording that is never unmapped.
     if let Some(recording) = unsafe { RECORDING.swap(std::ptr::null_mut(), AcqRel).as_ref() } {
         recording.forked();
