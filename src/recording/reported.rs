@@ -98,7 +98,7 @@ impl Reported {
     /// From now on no caller is known.
     pub fn forget(&self) {
         for caller in &self.callers {
-            caller.store(0, Release);
+            caller.swap(0, AcqRel);
         }
     }
 
