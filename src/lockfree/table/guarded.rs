@@ -429,6 +429,10 @@ impl Guarded {
             return Ok(());
         }
         for _ in 0..BATCH {
+            // Never, if the caller's lock holds what it promises.
+            if head.free.load(Relaxed) == head.most.load(Relaxed) {
+                break;
+            }
             let record = match table.take() {
                 Err(error) if head.free.load(Relaxed) == 0 => return Err(error),
                 Err(_) => break,
