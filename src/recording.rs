@@ -37,7 +37,7 @@ mod totals;
 pub use kernels::KERNEL_NAME_MAX;
 pub use phases::{NewPhase, PHASE_NAME_MAX, beginning, hash_of};
 pub use python::CodeSeen;
-pub use reported::{DEVICES, Outcome, Reported, TensorEvent};
+pub use reported::{DEVICES, Outcome, PAGE, Reported, TensorEvent};
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;

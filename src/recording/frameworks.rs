@@ -127,7 +127,7 @@ impl AllocatorRow {
     #[inline(always)]
     pub(super) fn report(&self, change: i64, live: u64, reserved: u64) -> bool {
         let expected = self.live_bytes.load(Relaxed).wrapping_add_signed(change);
-        self.live_bytes.store(expected, Relaxed);
+        self.live_bytes.store(live, Relaxed);
         self.reserved_bytes.store(reserved, Relaxed);
         self.events.store(self.events.load(Relaxed) + 1, Relaxed);
         expected == live
@@ -136,7 +136,6 @@ impl AllocatorRow {
     #[cold]
     #[inline(never)]
     pub(super) fn correct(&self, change: i64, live: u64) {
-        self.live_bytes.store(live, Relaxed);
         match self.events.load(Relaxed) {
             // There are no records of what it held before its first event.
             1 => self.unseen_bytes.store(live.wrapping_sub(change as u64), Relaxed),

@@ -22,22 +22,28 @@ use crate::system::cold_path;
 /// As many as the section of devices holds.
 pub const DEVICES: usize = Section::Devices.extent_sizes().0;
 
-/// The tensors on one device. All zeros: it is not known whether there are any.
+/// Bytes of a page.
+pub const PAGE: usize = 4096;
+
+/// The tensors on one device, in two pages: a child finds the first one's words 0, and those of the second as they were, since an event
+/// may go on in it after a fork by a signal handler. All zeros: it is not known whether there are any.
 #[repr(C, align(64))]
 pub struct Reported {
     /// Where the code of the allocator's library is; the bytes are 0 until all else is known, or for ever.
     code: AtomicU64,
     code_bytes: AtomicU64,
+    /// A place in the library's code that reports frees, and one that reports allocations; 0: none is known.
+    callers: [AtomicU64; 2],
+    /// Others' words: devices have places one cache line apart.
+    _others: [AtomicU64; PAGE / 8 - 4],
     records: Guarded,
     counter: AtomicPtr<CounterRow>,
     allocator: AtomicPtr<AllocatorRow>,
     /// For the caller, as long as a caller is known: where its function goes on.
     next: AtomicU64,
-    /// A place in the library's code that reports frees, and one that reports allocations; 0: none is known.
-    callers: [AtomicU64; 2],
 }
 
-const _: () = assert!(size_of::<Reported>() == 64, "one cache line");
+const _: () = assert!(size_of::<Reported>() == PAGE + 64, "a cache line in each page");
 
 /// What the allocator reports: how its live bytes have changed, and its totals afterwards.
 #[derive(Clone, Copy)]
@@ -92,8 +98,15 @@ impl Reported {
     /// From now on no caller is known.
     pub fn forget(&self) {
         for caller in &self.callers {
-            caller.store(0, Release);
+            caller.swap(0, AcqRel);
         }
+    }
+
+    /// In a forked child, where the kernel may not have wiped it: these are the parent's.
+    pub fn forked(&self) {
+        self.forget();
+        self.code_bytes.store(0, Release);
+        self.code.store(0, Release);
     }
 
     /// Whether the code at `caller` reports these tensors.
@@ -173,7 +186,9 @@ impl Reported {
         let Some(plain) = slots.plain(event.address) else {
             return Outcome::Rare;
         };
-        // The sum first, while the record has its bytes. Until it is freed, it is one that is not summed, as in `record`.
+        // As `withdraw`: who reads a recording that ends between the two knows that the sum may or may not have it.
+        plain.begin_free();
+        // Then the sum, while the record has its bytes.
         let counter = self.counter();
         if !Self::changes::<false>(counter, plain.bytes()) {
             cold_path();

@@ -93,7 +93,7 @@ exports! {
     usage = "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE"
         (block: u64, change: i64, live: u64, reserved: u64) => used, "r9", "x5",
         // As `used` does.
-        "cmp qword ptr [rip + {mean}], 0\nje {body}\ntest rsi, rsi\njg {allocated}\njmp {freed}",
+        "cmp qword ptr [rip + {mean}], 0\nje {body}\ntest rsi, rsi\njg {allocated}\njl {freed}",
         mean = sym sampling::MEAN, allocated = sym allocated, freed = sym freed;
     usage_signed = "_ZN3c1027reportMemoryUsageToProfilerEPvlllNS_6DeviceE"
         (block: u64, change: i64, live: u64, reserved: u64) => used_as_usual, "r9", "x5";
@@ -112,8 +112,10 @@ fn used(block: u64, change: i64, live: u64, reserved: u64, device: DeviceArgumen
         used_as_usual(block, change, live, reserved, device, caller, name);
     } else if change > 0 {
         allocated(block, change, live, reserved, device, caller);
-    } else {
+    } else if change < 0 {
         freed(block, change, live, reserved, device, caller);
+    } else {
+        used_as_usual(block, change, live, reserved, device, caller, name);
     }
 }
 

@@ -8,7 +8,7 @@ use crate::resolve::{closing, loader, search};
 use crate::{messages, settings, stacks};
 use culeak::format::{Loss, halves, pack};
 use culeak::hold::Moment;
-use culeak::recording::{DEVICES, Recording, Reported};
+use culeak::recording::{DEVICES, PAGE, Recording, Reported};
 use culeak::system::{BlockedSignals, Pauses, Uncancelled, anonymous, cold_path, monotonic_ns};
 
 /// The recording that [`forget_parent`] gives up.
@@ -22,22 +22,30 @@ const OFF: u64 = 3;
 /// How long threads wait for the recording that another one is creating.
 const TIMEOUT_MS: u32 = 2000;
 
-/// What belongs to this process alone: it is in a page that the kernel wipes in every child, also in one whose parent skipped the fork
-/// handlers. So an event asks nothing else to know that there is a recording and that it is not the parent's.
+/// What belongs to this process alone: it is in two pages, of which the kernel wipes the first in every child, also in one whose parent
+/// skipped the fork handlers. So an event asks nothing else to know that there is a recording and that it is not the parent's.
+#[repr(C)]
 struct Own {
     /// Null: there is none, or this is a child.
     recording: AtomicPtr<Recording>,
     /// [`OWN`] while this process records.
     mark: AtomicU32,
-    /// Tensors by device, if stacks are sampled.
-    reported: [Reported; DEVICES],
+    /// Where the tensors of a device begin, by device, if stacks are sampled: [`reported`].
+    lines: [Line; LINES],
 }
 
-const _: () = assert!(size_of::<Own>() <= 4096, "one page");
+#[repr(C, align(64))]
+struct Line {
+    _words: [AtomicU64; 8],
+}
+
+const LINES: usize = 2 * PAGE / size_of::<Line>() - 1;
+const _: () = assert!(size_of::<Own>() == 2 * PAGE, "two pages");
+const _: () = assert!(DEVICES < PAGE / size_of::<Line>(), "each begins in the first page");
 
 /// [`NOT_WIPED`] before there is a page, and where the kernel refuses to wipe one: then only the fork handler detects a child.
 #[unsafe(link_section = ".data.culeak_events")]
-static PAGE: AtomicPtr<Own> = AtomicPtr::new((&raw const NOT_WIPED).cast_mut());
+static OWN_PAGES: AtomicPtr<Own> = AtomicPtr::new((&raw const NOT_WIPED).cast_mut());
 // SAFETY: zeros are values of all fields.
 static NOT_WIPED: Own = unsafe { std::mem::zeroed() };
 const OWN: u32 = 1;
@@ -55,7 +63,7 @@ static LOST_BEFORE: [(Loss, AtomicU64); 2] = [
 
 fn own() -> &'static Own {
     // SAFETY: a static, or a page that is mapped before this refers to it and never unmapped.
-    unsafe { &*PAGE.load(Acquire) }
+    unsafe { &*OWN_PAGES.load(Acquire) }
 }
 
 /// The recording, if it has started.
@@ -72,12 +80,15 @@ pub fn running() -> Option<&'static Recording> {
 /// The tensors on a device of this process, whose number is below [`DEVICES`].
 #[inline(always)]
 pub fn reported(device: usize) -> &'static Reported {
-    &own().reported[device]
+    assert!(device < DEVICES);
+    let begin = size_of::<Line>() * device + std::mem::offset_of!(Own, lines);
+    // SAFETY: it ends in the second page, a line and `PAGE` bytes behind its begin; zeros are valid, and devices have no word in common.
+    unsafe { &*OWN_PAGES.load(Acquire).byte_add(begin).cast() }
 }
 
 /// Something is rare from now on that an event of known tensors does not ask for.
 pub fn forget_known() {
-    own().reported.iter().for_each(Reported::forget);
+    (0..DEVICES).for_each(|device| reported(device).forget());
 }
 
 /// Whether the kernel wipes what belongs to this process alone in every child.
@@ -219,11 +230,11 @@ fn forget_lost() {
 /// Prepares for the forks and the exit of the process, before its recording is published.
 fn watch_process() {
     if !is_wiped_in_children()
-        && let Ok(page) = anonymous(4096)
+        && let Ok(pages) = anonymous(2 * PAGE)
     {
-        // SAFETY: the page was mapped just now. Older kernels refuse.
-        if unsafe { libc::madvise(page.cast(), 4096, libc::MADV_WIPEONFORK) } == 0 {
-            PAGE.store(page.cast(), Release);
+        // SAFETY: the first of the pages that were mapped just now. Older kernels refuse.
+        if unsafe { libc::madvise(pages.cast(), PAGE, libc::MADV_WIPEONFORK) } == 0 {
+            OWN_PAGES.store(pages.cast(), Release);
         }
     }
     own().mark.store(OWN, Relaxed);
@@ -241,6 +252,7 @@ extern "C" fn forget_parent() {
     thread::forget_rows();
     hold::note_main_thread();
     own().recording.store(std::ptr::null_mut(), Release);
+    (0..DEVICES).for_each(|device| reported(device).forked());
     // SAFETY: null, or a recording that is never unmapped.
     if let Some(recording) = unsafe { RECORDING.swap(std::ptr::null_mut(), AcqRel).as_ref() } {
         recording.forked();

@@ -10,7 +10,7 @@
 use std::ffi::c_void;
 
 use crate::recorder::thread::{THREAD, ThreadState};
-use crate::recorder::{auto_snapshot, cost, current, hold, sampling, session};
+use crate::recorder::{auto_snapshot, cost, current, hold, quietly, sampling, session};
 use crate::resolve::closing::Loaded;
 use crate::resolve::loader;
 use crate::stacks;
@@ -109,8 +109,10 @@ unsafe extern "C" fn keeping_arguments() {
         "push rcx", ".cfi_adjust_cfa_offset 8",
         "push r8", ".cfi_adjust_cfa_offset 8",
         "push r9", ".cfi_adjust_cfa_offset 8",
-        // A timespec; and the stack is aligned for the call.
-        "sub rsp, 24", ".cfi_adjust_cfa_offset 24",
+        // A timespec of 0, if the call fails; and the stack is aligned for the call.
+        "sub rsp, 8", ".cfi_adjust_cfa_offset 8",
+        "push 0", ".cfi_adjust_cfa_offset 8",
+        "push 0", ".cfi_adjust_cfa_offset 8",
         "mov edi, {monotonic}",
         "mov rsi, rsp",
         "call qword ptr [rip + {clock_gettime}@GOTPCREL]",
@@ -163,9 +165,9 @@ fn may_be_ending<const ASIDE: bool>() -> bool {
 pub fn aside(of: &Reported, event: &TensorEvent, work: Event) -> Outcome {
     let mut outcome = Outcome::Rare;
     if let Some(recording) = session::running().filter(|_| !hold::is_script_ending()) {
-        if event.change > 0 {
-            // Known callers do not ask whether it is wanted again.
-            hold::watch_script();
+        // Known callers do not ask whether it is wanted again.
+        if event.change > 0 && hold::may_watch_script() {
+            quietly(hold::watch_script);
         }
         let mut work = || {
             outcome = work(of, event);
@@ -220,6 +222,9 @@ fn begin(recording: &Recording, api: Api, device: i32, caller: u64) -> Option<&'
             loaded.file_name().starts_with(LIBRARY).then(|| loaded.bounds())
         });
         recording.begin_reported(of, row, api, code.flatten());
+        // The first events are slow: they count for no others.
+        return reported_by(row.into(), caller)
+            .inspect(|of| _ = of.slots().has_counted_down((cost::SAMPLE - 1).into()));
     }
     reported_by(row.into(), caller)
 }

@@ -224,13 +224,14 @@ impl<'a> Slots<'a> {
         left.cast_signed() < 0
     }
 
-    /// Whether [`Slots::counts_down`] has reached its end; then it begins again at `from`.
+    /// As [`Slots::counts_down`], for an event that may not have called it. Behind its end it begins again at `from`.
     pub fn has_counted_down(self, from: u64) -> bool {
         let countdown = &self.head().countdown;
-        let has_ended = countdown.load(Relaxed).cast_signed() <= 0;
-        if has_ended {
-            countdown.store(from, Relaxed);
-        }
+        let (has_ended, left) = match countdown.load(Relaxed) {
+            left if left.cast_signed() <= 0 => (true, from),
+            left => (false, left - 1),
+        };
+        countdown.store(left, Relaxed);
         has_ended
     }
 
@@ -268,7 +269,7 @@ impl Room<'_> {
     }
 }
 
-/// A live plain record: what [`Plain::free`] changes.
+/// A plain record that is not free: what [`Plain::free`] changes.
 pub struct Plain<'a> {
     slots: Slots<'a>,
     slot: &'a Slot,
@@ -286,7 +287,15 @@ impl Plain<'_> {
         self.record.time_ns.load(Relaxed)
     }
 
-    /// Frees the record.
+    /// From now on it is no live record, but one on its way to free.
+    #[inline(always)]
+    pub fn begin_free(&self) {
+        const WITHDRAWN: u64 = pack(Status::Withdrawn as u32 - Status::Live as u32, 0);
+        let state = &self.record.state;
+        state.store(state.load(Relaxed).wrapping_add(WITHDRAWN), Relaxed);
+    }
+
+    /// Frees the record, after [`Plain::begin_free`].
     #[inline(always)]
     pub fn free(self) {
         self.slots.remove(self.slot);
@@ -329,7 +338,7 @@ impl Record {
 
     #[inline(always)]
     fn free_plain(&self) {
-        const FREE: u64 = pack(0, 1).wrapping_sub(pack(Status::Live as u32 - Status::Free as u32, 0));
+        const FREE: u64 = pack(0, 1).wrapping_sub(pack(Status::Withdrawn as u32 - Status::Free as u32, 0));
         // The fence that readers need follows in `publish_plain` and `prepare`.
         self.state.store(self.state.load(Relaxed).wrapping_add(FREE), Relaxed);
     }
@@ -420,6 +429,10 @@ impl Guarded {
             return Ok(());
         }
         for _ in 0..BATCH {
+            // Never, if the caller's lock holds what it promises.
+            if head.free.load(Relaxed) == head.most.load(Relaxed) {
+                break;
+            }
             let record = match table.take() {
                 Err(error) if head.free.load(Relaxed) == 0 => return Err(error),
                 Err(_) => break,

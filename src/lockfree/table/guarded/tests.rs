@@ -53,6 +53,9 @@ fn insert(guarded: &Guarded, table: &TableIn, key: Key, entry: &Entry) -> bool {
 fn free(guarded: &Guarded, key: Key) -> Option<u64> {
     let plain = guarded.slots().unwrap().plain(key.address)?;
     let bytes = plain.bytes();
+    plain.begin_free();
+    let state = State::of(plain.record.state.load(Relaxed)).unwrap();
+    assert!(state.status == Status::Withdrawn);
     plain.free();
     Some(bytes)
 }
@@ -192,6 +195,19 @@ fn where_the_last_slots_are_full_the_index_grows() {
     for (number, &address) in last.iter().enumerate() {
         assert_eq!(free(&guarded, key(address)), Some(number as u64 + 1));
     }
+}
+
+/// Also where each event calls only this.
+#[test]
+fn one_event_in_many_is_to_be_measured() {
+    let guarded = guarded();
+    let slots = guarded.slots().unwrap();
+    let ends: Vec<bool> = (0..9).map(|_| slots.has_counted_down(2)).collect();
+    assert_eq!(ends, [true, false, false].repeat(3));
+    let ends: Vec<bool> = (0..9)
+        .map(|_| slots.counts_down() && slots.has_counted_down(2))
+        .collect();
+    assert_eq!(ends, [true, false, false].repeat(3));
 }
 
 /// Neither address is one of a block, and both are those of slots.
