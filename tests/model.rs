@@ -95,6 +95,20 @@ fn run(script: &Script, mode: Mode) -> (Outcome, Vec<Process>) {
     (outcome, models.into_iter().map(process).collect())
 }
 
+/// What a recording says that it lacks.
+fn not_recorded(snapshot: &Snapshot) -> [u64; 7] {
+    let lost = &snapshot.losses;
+    [
+        lost.lost_allocations,
+        lost.lost_stacks,
+        lost.lost_details,
+        lost.lost_events,
+        lost.lost_phases,
+        lost.lost_marks,
+        lost.lost_snapshots,
+    ]
+}
+
 /// What the model says of each process. `see` gets it before the first line of each process, and after each of its answers.
 fn models(script: &Script, answers: &[Answer], mut see: impl FnMut(u32, &Model)) -> BTreeMap<u32, Model> {
     let Some(first) = answers.first() else {
@@ -295,19 +309,7 @@ fn compare(snapshot: &Snapshot, model: &Model, mode: Mode) {
         ],
         "frees: failed, unknown, of unknown blocks, implicit; vanished"
     );
-    same!(
-        [
-            lost.lost_allocations,
-            lost.lost_stacks,
-            lost.lost_details,
-            lost.lost_events,
-            lost.lost_phases,
-            lost.lost_marks,
-            lost.lost_snapshots
-        ],
-        [0; 7],
-        "losses"
-    );
+    same!(not_recorded(snapshot), [0; 7], "losses");
     let failed = snapshot.failed.iter().map(|failed| {
         (
             (

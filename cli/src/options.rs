@@ -77,13 +77,8 @@ impl NameArgs {
         }
     }
 
-    /// Looks up the names of all frames, and prints a note for modules without names.
-    pub fn name_frames(&self, item: &mut Loaded) {
-        self.names_all_frames(item);
-    }
-
-    /// As [`NameArgs::name_frames`]; whether no module needs a note.
-    pub fn names_all_frames(&self, item: &mut Loaded) -> bool {
+    /// Looks up the names of all frames, and prints a note for modules without names. Returns whether no module needs one.
+    pub fn name_frames(&self, item: &mut Loaded) -> bool {
         let places = self.places(item.root.clone());
         progress::detail(format_args!(
             "{}: names from {} modules, debug files {}, {}",

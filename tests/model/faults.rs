@@ -11,7 +11,7 @@ use nix::libc::{self, c_long};
 use tempfile::TempDir;
 
 use super::instants::script_of;
-use super::{Mode, compare, is_memory, models, program};
+use super::{Mode, compare, is_memory, models, not_recorded, program};
 use crate::support::model::Model;
 use crate::support::outcome::recordings_in;
 use crate::support::profile::folder;
@@ -119,18 +119,13 @@ fn run(script: &Script, mode: Mode, fault: Option<(usize, Fault)>) -> Run {
         .stdin(std::process::Stdio::null())
         .stdout(file("stdout"))
         .stderr(file("stderr"));
-    let (mut calls, mut all) = (Vec::new(), 0);
+    let mut calls = Vec::new();
     let status = traced::run(
         &mut command,
         Calls::AllBut(&UNINTERESTING),
         |_| false,
         |at, event| {
             let Event::Entered(call) = event else { return };
-            all += 1;
-            // A program that makes so many is in a loop.
-            if all > 100_000 {
-                at.kill();
-            }
             let possible = faults(call.number);
             if possible.is_empty() || !at.caller().is_some_and(|path| is_shim(&path)) {
                 return;
@@ -179,18 +174,7 @@ fn behaviour(run: &Run) -> Vec<String> {
 
 /// Everything that the recording says is lost.
 fn lost(snapshot: &Snapshot) -> u64 {
-    let lost = &snapshot.losses;
-    let all = [
-        lost.lost_allocations,
-        lost.lost_stacks,
-        lost.lost_details,
-        lost.lost_events,
-        lost.lost_phases,
-        lost.lost_marks,
-        lost.lost_snapshots,
-        lost.unknown_frees,
-    ];
-    all.iter().sum()
+    not_recorded(snapshot).iter().sum::<u64>() + snapshot.losses.unknown_frees
 }
 
 /// What the recording of a run must say.
@@ -364,18 +348,13 @@ fn run_command(arguments: &[&Path], fault: Option<(usize, Fault)>) -> Ran {
         .stdout(file("stdout"))
         .stderr(file("stderr"));
     let memory = [libc::SYS_mmap, libc::SYS_munmap, libc::SYS_mprotect, libc::SYS_madvise];
-    let (mut calls, mut all) = (Vec::new(), 0);
+    let mut calls = Vec::new();
     let status = traced::run(
         &mut command,
         Calls::AllBut(&UNINTERESTING),
         |_| false,
         |at, event| {
             let Event::Entered(call) = event else { return };
-            all += 1;
-            // A program that makes so many is in a loop.
-            if all > 100_000 {
-                at.kill();
-            }
             let is_loader = |path: &Path| path.to_string_lossy().contains("/ld-linux");
             if memory.contains(&call.number)
                 || faults(call.number).is_empty()

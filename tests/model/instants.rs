@@ -16,7 +16,9 @@ use culeak::timeline::Timeline;
 use nix::libc::{self, c_long};
 
 use super::faults::is_exhaustive;
-use super::{MODES, Mode, Row, compare_point, is_memory, modelled_row, models, number, program, row, sorted};
+use super::{
+    MODES, Mode, Row, compare_point, is_memory, modelled_row, models, not_recorded, number, program, row, sorted,
+};
 use crate::support::model::{Model, Sums};
 use crate::support::outcome::recordings_in;
 use crate::support::profile::folder;
@@ -437,16 +439,7 @@ fn check(snapshot: &Snapshot, [before, after]: [&Model; 2], mode: Mode, what: &s
         );
     }
     let lost = &snapshot.losses;
-    let nothing = [
-        lost.lost_allocations,
-        lost.lost_stacks,
-        lost.lost_details,
-        lost.lost_events,
-        lost.lost_phases,
-        lost.lost_marks,
-        lost.lost_snapshots,
-    ];
-    assert_eq!(nothing, [0; 7], "{what}: losses");
+    assert_eq!(not_recorded(snapshot), [0; 7], "{what}: losses");
     let of_model = |model: &Model| {
         let losses = &model.losses;
         [

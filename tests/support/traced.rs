@@ -22,6 +22,8 @@ use nix::libc::{self, c_long, c_uint, user_regs_struct};
 
 /// Far more than any program here needs: one that hangs is killed, and the claim fails.
 const LIMIT: Duration = Duration::from_secs(300);
+/// A program that makes more system calls at which it stops is in a loop.
+const MOST_CALLS: usize = 100_000;
 
 /// A system call of the program.
 pub struct Call {
@@ -98,12 +100,6 @@ impl Traced<'_> {
     /// The file behind a descriptor of the program.
     pub fn file(&self, descriptor: u64) -> Option<PathBuf> {
         fs::read_link(format!("/proc/{}/fd/{}", self.tid, descriptor as i32)).ok()
-    }
-
-    /// Ends the program: it does too much.
-    pub fn kill(&self) {
-        // SAFETY: a process that this tracer started.
-        unsafe { libc::kill(self.pid as i32, libc::SIGKILL) };
     }
 
     /// Text of the program, up to its zero byte.
@@ -201,6 +197,8 @@ struct Thread {
 struct Tracer {
     is_watched: fn(&Path) -> bool,
     is_watching: bool,
+    /// System calls so far.
+    calls: usize,
     threads: HashMap<i32, Thread>,
     /// Threads that stopped before their creation was reported.
     early: Vec<i32>,
@@ -252,6 +250,7 @@ pub fn run(
     let mut tracer = Tracer {
         is_watched,
         is_watching: false,
+        calls: 0,
         threads: HashMap::new(),
         early: Vec::new(),
         mappings: HashMap::new(),
@@ -406,6 +405,11 @@ impl Tracer {
 
     fn tell(&mut self, tid: i32, pid: u32, event: Event, see: &mut impl FnMut(&mut Traced, Event)) {
         let Some(registers) = registers(tid) else { return };
+        self.calls += usize::from(matches!(event, Event::Entered(_)));
+        if self.calls > MOST_CALLS {
+            // SAFETY: a process that this tracer started.
+            unsafe { libc::kill(pid as i32, libc::SIGKILL) };
+        }
         let mut traced = Traced {
             pid,
             tid,

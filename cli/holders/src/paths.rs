@@ -176,7 +176,7 @@ impl<'b> Paths<'b> {
             }
             group.shortest = group.shortest.min(length);
         }
-        self.tensors.extend(tensors.finish());
+        self.tensors.extend(tensors.finish(names.searched.copy));
         let changed = self.changed(names, &groups);
         for (sort, group) in groups {
             let mut path = None;

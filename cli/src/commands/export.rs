@@ -289,7 +289,7 @@ fn write(args: &ExportArgs, format: &Format, path: &Path) -> Result<ExitCode, Fa
     for item in &mut items {
         args.selection.knows_mark(item)?;
         match args.selection.window() {
-            Some(_) => args.names.name_frames(item),
+            Some(_) => _ = args.names.name_frames(item),
             None if of_segments => load::segments::show(item, args.selection.point(), &args.names)?,
             None => load::at::show(item, args.selection.point(), &args.names)?,
         }

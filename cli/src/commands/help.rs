@@ -112,7 +112,7 @@ pub fn guides() -> impl Iterator<Item = &'static str> {
     GUIDES.iter().map(|guide| guide.name).chain([RULES])
 }
 
-/// The texts of the pages, those of sections several times.
+/// The texts of the pages. One with sections is there once for each of them.
 #[cfg(test)]
 pub fn pages() -> impl Iterator<Item = &'static str> {
     GUIDES.iter().map(|guide| guide.page)

@@ -64,7 +64,7 @@ fn listed() -> Result<Vec<Listed>, Failure> {
 /// The newest recordings and snapshots of a folder, and the processes.
 ///
 /// # Errors
-/// It is no folder; or those of [`execute`].
+/// It is no folder, or the processes cannot be listed.
 pub fn of_folder(folder: &Path) -> Result<Document, Failure> {
     /// Each is read.
     const SHOWN: usize = 12;

@@ -178,7 +178,7 @@ fn wanted(args: &WhyArgs) -> Wanted {
 pub(super) fn load_place(args: &WhyArgs, place: &Place) -> Result<Loaded, Failure> {
     let wanted = wanted(args);
     if let (Place::Process(pid), true) = (place, args.pause) {
-        return holders::of_stopped(*pid, &wanted, |item| args.names.name_frames(item));
+        return holders::of_stopped(*pid, &wanted, |item| _ = args.names.name_frames(item));
     }
     let mut item = place.load()?;
     if let Place::Process(pid) = place {

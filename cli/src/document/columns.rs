@@ -83,7 +83,7 @@ pub fn start_of(text: &str, columns: usize) -> String {
 
 /// The beginning of the text that fits in this width.
 pub fn first(text: &str, columns: usize) -> &str {
-    // The width of a text is not that of its characters: a variation selector widens the one before it.
+    // A text may be wider than its characters together: a variation selector widens the one before it.
     let ends = text.char_indices().map(|(at, c)| at + c.len_utf8());
     let end = ends.take_while(|&end| text[..end].width() <= columns).last();
     &text[..end.unwrap_or(0)]

@@ -4,8 +4,9 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 
+use super::many::lock;
 use super::{Loaded, file, sidecar};
 use crate::errors::Failure;
 use crate::progress;
@@ -47,10 +48,6 @@ impl Key {
     }
 }
 
-fn locked(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
-    kept.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Keeps files from now on. `name`: looks up names, and returns whether all were found.
 pub fn begin(name: fn(&mut Loaded) -> bool) {
     begin_in(&KEPT, name);
@@ -68,7 +65,7 @@ fn begin_in(memory: &Memory, name: fn(&mut Loaded) -> bool) {
 /// The file as it was kept, if it is the same, or as it is read.
 ///
 /// # Errors
-/// Those of `read`.
+/// `read` fails.
 pub fn or_read(path: &Path, read: impl FnOnce() -> Result<Loaded, Failure>) -> Result<Loaded, Failure> {
     or_read_in(&KEPT, path, read)
 }
@@ -77,7 +74,7 @@ fn or_read_in(memory: &Memory, path: &Path, read: impl FnOnce() -> Result<Loaded
     let Some(kept) = memory.get() else { return read() };
     let key = Key::of(path);
     let name = {
-        let kept = locked(kept);
+        let kept = lock(kept);
         if let Some((_, item)) = kept.items.iter().find(|(known, _)| *known == key) {
             return Ok(item.clone());
         }
@@ -89,7 +86,7 @@ fn or_read_in(memory: &Memory, path: &Path, read: impl FnOnce() -> Result<Loaded
     let is_whole = progress::said_here() == said_before;
     let is_complete = item.snapshot.process.state.has_ended() || file::begins_as_snapshot(path);
     if is_whole && is_complete && key == Key::of(path) && name(&mut item) {
-        let mut kept = locked(kept);
+        let mut kept = lock(kept);
         kept.items.retain(|(known, _)| known.path != key.path);
         let older = (kept.items.len() + 1).saturating_sub(MOST);
         kept.items.drain(..older);

@@ -97,7 +97,7 @@ fn into_inner<T>(mutex: &mut Mutex<T>) -> &mut T {
     mutex.get_mut().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A panic of another thread ends the command, so what it was changing is not looked at.
+/// A panic of another thread ends the command, or the question of `culeak mcp`.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

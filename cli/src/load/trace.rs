@@ -4,13 +4,16 @@
 //! process itself is asked to send it, since the versions must agree. The script switches the history on and writes what PyTorch knows to a
 //! file: then blocks that are allocated from now on have lines.
 
-use std::io::{IsTerminal, Write, stderr, stdin};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, chown};
+use std::fs::OpenOptions;
+use std::io::{IsTerminal, Read, Write, stderr, stdin};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use std::{fs, thread};
+
+use nix::libc;
 
 use super::{Loaded, unrecorded};
 use crate::errors::Failure;
@@ -114,10 +117,20 @@ fn folder(pid: u32, on: bool) -> std::io::Result<(PathBuf, PathBuf)> {
 
 /// A file that the process wrote.
 fn written(path: &Path) -> Result<Vec<u8>, String> {
-    match fs::symlink_metadata(path) {
-        Ok(file) if file.is_file() => fs::read(path).map_err(|error| error.to_string()),
-        _ => Err(format!("{} was not written", path.display())),
+    let failure = |error| format!("{} was not written: {error}", path.display());
+    // No link or pipe that the process may have put there.
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let mut file = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags)
+        .open(path)
+        .map_err(failure)?;
+    if !file.metadata().map_err(failure)?.is_file() {
+        return Err(format!("{} is no file", path.display()));
     }
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).map_err(failure)?;
+    Ok(bytes)
 }
 
 /// Sends the script to the process, and waits until it was run.
@@ -125,7 +138,12 @@ fn run(pid: u32, inside: &Path, folder: &Path) -> Result<(), String> {
     let executable = format!("/proc/{pid}/exe");
     let name = fs::read_link(&executable).unwrap_or_default();
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let owner = fs::metadata(format!("/proc/{pid}")).map_err(|error| error.to_string())?;
     let mut sender = Command::new(&executable);
+    if owner.uid() != nix::unistd::geteuid().as_raw() {
+        // Its program is its user's: it is not to run with more rights than these.
+        sender.uid(owner.uid()).gid(owner.gid());
+    }
     sender
         .arg0(&name)
         .args(["-S", "-B", "-c", SENDER, &pid.to_string()])

@@ -2,7 +2,7 @@
 //!
 //! A call site that several stacks share, such as a helper that all allocations go through, is judged by stack too.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use foldhash::HashMap;
 
@@ -39,6 +39,14 @@ struct Run {
     bytes: u64,
 }
 
+/// What a process holds at a call site through one stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Part {
+    process: u32,
+    path: Option<StackId>,
+    bytes: u64,
+}
+
 /// A stack of a call site, and what each process holds through it.
 type OfPath = (StackId, Vec<Example>);
 
@@ -64,30 +72,53 @@ impl Sums {
         }
     }
 
-    /// What each process holds in these runs.
-    fn values(&self, is_wanted: impl Fn(&Run) -> bool) -> Vec<Example> {
-        let runs = self.runs.iter().filter(|run| is_wanted(run));
-        let parts = runs.flat_map(|run| (run.first..run.first + run.count).map(|process| (process, run.bytes)));
-        let mut parts: Vec<(u32, u64)> = parts.collect();
-        parts.sort_unstable();
-        let each = parts.chunk_by(|a, b| a.0 == b.0);
-        let sum = |of: &[(u32, u64)]| of.iter().fold(0, |sum: u64, part| sum.saturating_add(part.1));
-        each.map(|of| (of[0].0, value(sum(of)))).collect()
-    }
-
-    /// Its stacks in these processes, ascending, if it has several there and all of them are known.
-    fn paths(&self, members: &[u32]) -> Vec<OfPath> {
-        let is_of = |run: &&Run| {
-            let next = members.partition_point(|member| *member < run.first);
-            members.get(next).is_some_and(|member| *member < run.first + run.count)
+    /// What each process holds, ascending by process.
+    fn parts(&self) -> Vec<Part> {
+        let part = |run: &Run, process| Part {
+            process,
+            path: run.path,
+            bytes: run.bytes,
         };
-        let all: BTreeSet<Option<StackId>> = self.runs.iter().filter(is_of).map(|run| run.path).collect();
-        if !(2..=PATHS_MAX).contains(&all.len()) || all.contains(&None) {
-            return Vec::new();
-        }
-        let values = |path: StackId| (path, self.values(|run| run.path == Some(path)));
-        all.into_iter().flatten().map(values).collect()
+        let runs = self.runs.iter();
+        let mut parts: Vec<Part> = runs
+            .flat_map(|run| (run.first..run.first + run.count).map(move |process| part(run, process)))
+            .collect();
+        parts.sort_unstable();
+        parts
     }
+}
+
+/// The sums of processes.
+fn values(parts: &[Part]) -> Vec<Example> {
+    let each = parts.chunk_by(|a, b| a.process == b.process);
+    let sum = |of: &[Part]| of.iter().fold(0, |sum: u64, part| sum.saturating_add(part.bytes));
+    each.map(|of| (of[0].process, value(sum(of)))).collect()
+}
+
+/// The stacks of these processes, ascending, if there are several and all of them are known.
+fn paths(parts: &[Part], members: &[u32]) -> Vec<OfPath> {
+    if parts.iter().all(|part| part.path == parts[0].path) {
+        return Vec::new();
+    }
+    let mut found: BTreeMap<StackId, Vec<Example>> = BTreeMap::new();
+    for &member in members {
+        let first = parts.partition_point(|part| part.process < member);
+        for part in parts[first..].iter().take_while(|part| part.process == member) {
+            let Some(path) = part.path else { return Vec::new() };
+            let values = found.entry(path).or_default();
+            match values.last_mut() {
+                Some((last, bytes)) if *last == member => *bytes = bytes.saturating_add(value(part.bytes)),
+                _ => values.push((member, value(part.bytes))),
+            }
+            if found.len() > PATHS_MAX {
+                return Vec::new();
+            }
+        }
+    }
+    if found.len() < 2 {
+        return Vec::new();
+    }
+    found.into_iter().collect()
 }
 
 /// Processes of one program.
@@ -144,6 +175,7 @@ impl Population {
             names,
             peers: Peers::of(self.members.iter().filter_map(identity)),
             with_values: options.values,
+            any_sampled: rows.iter().flatten().any(|row| row.sampling.is_some()),
         };
         let mut known: Vec<(&SiteId, &Sums)> = self.sites.iter().collect();
         known.sort_unstable_by_key(|(site, _)| **site);
@@ -165,7 +197,7 @@ impl Population {
             };
             let values: Vec<Example> = values().map(|(member, (bytes, _))| (member, value(bytes))).collect();
             let judged = context.peers.judge(&values, chance);
-            if let Some((out, members)) = context.stands_out(&judged, None) {
+            if let Some((out, members)) = context.stands_out(&judged, &[]) {
                 judgement.processes.push((ProcessesOut { what, out }, members));
             }
         }
@@ -180,6 +212,8 @@ struct Judging<'a> {
     names: Names<'a>,
     peers: Peers,
     with_values: bool,
+    /// Some process was sampled.
+    any_sampled: bool,
 }
 
 impl Judging<'_> {
@@ -188,20 +222,25 @@ impl Judging<'_> {
     }
 
     fn site(&self, site: SiteId, sums: &Sums) -> (SiteRow, Vec<u32>) {
-        let values = sums.values(|_| true);
+        let parts = sums.parts();
+        let values = values(&parts);
         // A process that was sampled may have had some where no block was chosen.
         let scatter = |member: &u32| match sums.scatter.get(member) {
             Some(scatter) => *scatter,
             None if values.binary_search_by_key(member, |value| value.0).is_ok() => 0.0,
             None => self.row(*member).map_or(0.0, Instant::site_scatter),
         };
-        let chance = |members: &[u32]| Chance {
-            of_byte: members.iter().map(scatter).fold(0.0, f64::max),
-            of_value: 0.0,
+        let is_exact = !self.any_sampled && sums.scatter.is_empty();
+        let chance = |members: &[u32]| match is_exact {
+            true => Chance::default(),
+            false => Chance {
+                of_byte: members.iter().map(scatter).fold(0.0, f64::max),
+                of_value: 0.0,
+            },
         };
         let behind = |members: &[u32], range: &Range, is_alike: bool| {
             let chance = chance(members);
-            let judged = sums.paths(members).into_iter().filter_map(|(path, of_path)| {
+            let judged = paths(&parts, members).into_iter().filter_map(|(path, of_path)| {
                 let out = judge(&of_path, members, chance).1?;
                 is_more(&out, &values, range, is_alike).then_some(Outliers {
                     path: Some(path),
@@ -214,7 +253,7 @@ impl Judging<'_> {
             })
         };
         let judged = self.peers.judge_closer(&values, chance, behind);
-        let (stands_out, members) = self.stands_out(&judged, Some(sums)).unzip();
+        let (stands_out, members) = self.stands_out(&judged, &parts).unzip();
         let row = SiteRow {
             program: self.program.clone(),
             site: self.sites.get(site),
@@ -232,15 +271,15 @@ impl Judging<'_> {
         (row, members.unwrap_or_default())
     }
 
-    /// The findings of all groups as one, and the processes. `sums`: those of the call site.
-    fn stands_out(&self, judged: &Judged, sums: Option<&Sums>) -> Option<(StandsOut<Outlier>, Vec<u32>)> {
+    /// The findings of all groups as one, and the processes. `parts`: those of the call site.
+    fn stands_out(&self, judged: &Judged, parts: &[Part]) -> Option<(StandsOut<Outlier>, Vec<u32>)> {
         // The caller that tells a stack from the others of its site.
         let via = |path: StackId| {
             let finding = judged
                 .unlike
                 .iter()
                 .find(|finding| finding.outcome.path == Some(path))?;
-            let others = sums?.paths(finding.group).into_iter().map(|(other, _)| other);
+            let others = paths(parts, finding.group).into_iter().map(|(other, _)| other);
             let others: Vec<StackId> = others.filter(|other| *other != path).collect();
             self.sites.via(path, &others)
         };

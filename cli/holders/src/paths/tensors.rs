@@ -16,7 +16,7 @@ use crate::copy::Image;
 use crate::findings::Explanation;
 
 /// Words of a `TensorImpl` where the number of dimensions is looked for.
-const PLACES: usize = 12;
+const PLACES: u64 = 12;
 /// Words of sizes and strides, and how many dimensions have them there.
 const WORDS: u64 = 10;
 const INLINE: u64 = 5;
@@ -48,10 +48,18 @@ const TYPES: [(u64, &str, u64); 22] = [
     (45, "float4_e2m1fn_x2", 1),
 ];
 
-/// What the tensors on the paths of one copy are, by the place where their sizes may begin.
+/// The tensors on the paths of one copy.
 #[derive(Default)]
 pub(super) struct Tensors {
-    found: Vec<(usize, [Option<HeldTensor>; PLACES])>,
+    found: Vec<OnPath>,
+}
+
+/// A tensor that leads to a block.
+struct OnPath {
+    block: usize,
+    /// The bytes of the block.
+    bytes: u64,
+    address: u64,
 }
 
 impl Tensors {
@@ -65,32 +73,30 @@ impl Tensors {
         let Some((tensor, _)) = parent.filter(|(node, _)| names.kind(*node) == Kind::Tensor) else {
             return;
         };
-        let (copy, tensor) = (names.searched.copy, names.searched.graph.address(tensor));
-        let at = |place: usize| read(copy, tensor.wrapping_add(8 * place as u64), bytes);
-        self.found.push((block, std::array::from_fn(at)));
+        let address = names.searched.graph.address(tensor);
+        self.found.push(OnPath { block, bytes, address });
     }
 
     /// The blocks with their tensors, if most are understood in the same way.
-    pub fn finish(self) -> HashMap<usize, HeldTensor> {
-        let count = |place: &usize| self.found.iter().filter(|(_, at)| at[*place].is_some()).count();
-        let best = (0..PLACES)
-            .max_by_key(count)
-            .filter(|best| count(best) * 2 > self.found.len());
-        let Some(best) = best else { return HashMap::new() };
-        let blocks = self.found.into_iter();
-        blocks
-            .filter_map(|(block, mut at)| Some((block, at[best].take()?)))
-            .collect()
+    pub fn finish(self, copy: &Image) -> HashMap<usize, HeldTensor> {
+        let at = |place: u64, of: &OnPath| read(copy, of.address.wrapping_add(8 * place), of.bytes);
+        let count = |place| self.found.iter().filter(|of| at(place, of).is_some()).count();
+        let counts = (0..PLACES).map(|place| (count(place), place));
+        let best = counts.max().filter(|(count, _)| count * 2 > self.found.len());
+        let Some((_, best)) = best else { return HashMap::new() };
+        let blocks = self.found.iter();
+        blocks.filter_map(|of| Some((of.block, at(best, of)?))).collect()
     }
 }
 
-/// The tensor whose number of dimensions is at `at`. `None`: there is none.
+/// The tensor whose number of dimensions is at `at`. `None`: nothing there is understood as one.
 fn read(copy: &Image, at: u64, bytes: u64) -> Option<HeldTensor> {
     let word = |nth: u64| copy.word(at.wrapping_add(8 * nth));
     let dimensions = word(0);
     if dimensions > MOST_DIMENSIONS {
         return None;
     }
+    let (_, dtype, size) = *TYPES.iter().find(|(number, ..)| *number == word(3 + WORDS) & 0xffff)?;
     let sizes = match dimensions <= INLINE {
         true => at.wrapping_add(8),
         false => word(1),
@@ -100,7 +106,6 @@ fn read(copy: &Image, at: u64, bytes: u64) -> Option<HeldTensor> {
         .collect();
     let strides = sizes.wrapping_add(8 * dimensions.max(INLINE));
     let (first, elements) = (word(1 + WORDS), word(2 + WORDS));
-    let (_, dtype, size) = *TYPES.iter().find(|(number, ..)| *number == word(3 + WORDS) & 0xffff)?;
     let product = shape
         .iter()
         .try_fold(1u64, |product, size| product.checked_mul(*size))?;

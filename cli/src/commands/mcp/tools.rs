@@ -1,6 +1,6 @@
 //! The tools: each is a command of culeak with some of its options, or one of [`Own`].
 //!
-//! The names, kinds and meanings of arguments are those of the command line: schemas, the parsing of a question, refusals and the page in
+//! The names, kinds and meanings of arguments come from the command line: schemas, the parsing of a question, refusals and the page in
 //! `docs` follow from it. Deliberately absent: options that write files, that run a program, or that read a pipe.
 
 use std::collections::BTreeMap;
@@ -95,7 +95,7 @@ struct OwnTools {
 #[derive(Subcommand)]
 enum Own {
     List {
-        /// The folder [default: that of the server]
+        /// The folder [default: the server's]
         folder: Option<PathBuf>,
     },
     Source {
@@ -367,7 +367,7 @@ fn texts(value: &Value) -> Result<Vec<String>, &'static str> {
     }
 }
 
-/// The lines around a line that occurs in a stack of the input. Paths of recordings are those of another program, which may name any
+/// The lines around a line that occurs in a stack of the input. Paths in recordings were written by another program, which may name any
 /// file: only those below the current folder are read.
 fn source(input: &OsStr, site: &str, around: usize) -> Result<Document, Failure> {
     let mut item = load::one(input)?;
