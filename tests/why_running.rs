@@ -367,9 +367,9 @@ fn a_trace_asks_before_it_runs_code_and_needs_an_interpreter_that_takes_it() {
 }
 
 #[test]
-#[ignore = "needs CPython 3.14: CULEAK_TRACE_PYTHON is one"]
+#[ignore = "needs CPython 3.14: TRACE_PYTHON is one"]
 fn blocks_that_are_allocated_after_the_trace_began_have_lines() {
-    let python = std::env::var_os("CULEAK_TRACE_PYTHON").expect("CULEAK_TRACE_PYTHON is CPython 3.14 or newer");
+    let python = std::env::var_os("TRACE_PYTHON").expect("TRACE_PYTHON is CPython 3.14 or newer");
     let mut traced = Traced::start(&python, &[]);
     let report = |traced: &Traced, words: &[&str]| {
         let (code, text, messages) = traced.report(words);
