@@ -28,7 +28,7 @@ pub enum Fact {
     NotChosen = 18,
     /// The errno of a recording that could not be created.
     NotCreated = 19,
-    /// The driver of a process without a recording was initialized when its exit handlers ran: no hook saw the calls.
+    /// When a process's exit handlers ran, a copy of the driver was initialized of which no hook saw a call.
     Bypassed = 20,
 }
 

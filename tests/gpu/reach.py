@@ -31,8 +31,9 @@ def a_library_past_the_preload_is_recorded_with_audit(t, how_and_library):
 # Else the claim above would say nothing about the option.
 @claim(over=PAST)
 def without_audit_it_is_not_recorded(t, how_and_library):
-    # 2: `run` says that it recorded nothing of a process that used CUDA.
-    done = past(t, *how_and_library).must(2 if how_and_library[0] == "deepbind" else 0)
+    # 2: `run` says that it recorded nothing of a process that used CUDA. Before glibc 2.35 namespaces are not seen.
+    sees_namespaces = tuple(map(int, os.confstr("CS_GNU_LIBC_VERSION").split()[1].split("."))) >= (2, 35)
+    done = past(t, *how_and_library).must(2 if how_and_library[0] == "deepbind" or sees_namespaces else 0)
     expect_equal(len(done.live()), 1, "blocks that the program printed")
     for recording in done.recordings():
         snapshot = done.snapshot_of(recording)

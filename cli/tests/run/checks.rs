@@ -372,9 +372,17 @@ fn a_check_does_not_pass_if_calls_went_past_the_library() {
         )
     };
     expect_no_verdict(&script("assert init(0) == 0"), "past the preload library");
+    // Another copy of the driver, alone and beside the recorded one.
+    let elsewhere = "open = libc.dlmopen\nopen.restype, open.argtypes = c.c_void_p, [c.c_long, c.c_char_p, c.c_int]\n\
+                     other = c.CFUNCTYPE(c.c_int, c.c_uint)(find(open(-1, b\"libcuda.so.1\", 2), b\"cuInit\"))\n";
+    for uses in ["assert other(0) == 0", "assert cuda.cuInit(0) == 0 == other(0)"] {
+        expect_no_verdict(&script(&format!("{elsewhere}{uses}")), "past the preload library");
+    }
     // The driver is loaded and not used.
-    let output = check_of_script(&[], &script(""));
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    for loads in ["", elsewhere] {
+        let output = check_of_script(&[], &script(loads));
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    }
 }
 
 #[test]

@@ -57,11 +57,11 @@ pub fn ended() {
     }
 }
 
-/// States whether this process, which has no recording and exits, used the driver past the hooks: from a library that was opened with
-/// RTLD_DEEPBIND, for example.
-pub fn look_for_unseen_use() {
+/// States whether this process, which exits, used the driver past the hooks: from a library that was opened with RTLD_DEEPBIND, which is
+/// known only of a process without a recording, or with `dlmopen`.
+pub fn look_for_unseen_use(is_recorded: bool) {
     let is_part_of_run = !FACTS.load(Acquire).is_null();
-    if is_part_of_run && !IS_FORKED.load(Relaxed) && driver::is_initialized() {
+    if is_part_of_run && !IS_FORKED.load(Relaxed) && driver::is_initialized_unseen(is_recorded) {
         state(Fact::Bypassed, 1);
     }
 }

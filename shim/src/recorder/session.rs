@@ -312,9 +312,8 @@ pub fn is_exiting() -> bool {
 /// After all handlers and destructors, in a process that ends by `exit`.
 extern "C" fn at_exit() {
     proof::ended();
-    if STATE.load(Acquire) == NOT_STARTED {
-        quietly(proof::look_for_unseen_use);
-    }
+    let is_recorded = STATE.load(Acquire) != NOT_STARTED;
+    quietly(|| proof::look_for_unseen_use(is_recorded));
     if let Some(recording) = running().filter(|recording| recording.is_of_this_process()) {
         recording.end();
         if let Err(error) = recording.deliver() {

@@ -9,7 +9,7 @@ use libc::{c_char, c_int, c_uint, c_void};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU64, AtomicUsize, Ordering::*};
 
-use crate::resolve::loader::{self, LinkMap, Loaded};
+use crate::resolve::loader::{self, LinkMap, Loaded, Name};
 use crate::resolve::{dl, next, search};
 use cudarc::driver::sys::{CUcontext, CUdevice, CUdeviceptr, CUgraph, CUgraphNode, CUstream, CUuuid};
 use culeak::cuda_functions::{Api, DRIVER_NAMES};
@@ -213,24 +213,32 @@ pub fn contains(address: u64) -> bool {
     DRIVER_TABLE.ready.load(Acquire) && (start.load(Relaxed)..end.load(Relaxed)).contains(&address)
 }
 
-/// Whether the driver has been initialized, in a process that called no function of it through a hook. Only when the process exits: a
-/// library that is just being loaded is not relocated yet. Asks the loader alone, since every process asks that uses no CUDA.
-pub fn is_initialized() -> bool {
-    const NOT_INITIALIZED: c_int = 3;
-    let found = loader::find_loaded(|loaded| {
-        let is_driver = loaded.file_name().starts_with(b"libcuda.so");
-        is_driver.then(|| loaded.symbol(c"cuCtxGetCurrent")).flatten()
-    });
-    found.is_some_and(|function| {
+/// Whether a copy of the driver has been initialized whose calls no hook sees: any, in a process that called no function of it through a
+/// hook (`is_recorded` is false), and those in namespaces of `dlmopen`, unless an audit library reports their bindings. Only when the
+/// process exits: a library that is just being loaded is not relocated yet. Asks the loader alone, since every process asks that
+/// uses no CUDA.
+pub fn is_initialized_unseen(is_recorded: bool) -> bool {
+    const FUNCTION: &CStr = c"cuCtxGetCurrent";
+    let is_driver = |name: &[u8]| name.starts_with(b"libcuda.so");
+    let usual =
+        || loader::find_loaded(|loaded| is_driver(loaded.file_name()).then(|| loaded.symbol(FUNCTION)).flatten());
+    let elsewhere = || {
+        let name = Name::new(FUNCTION);
+        loader::find_in_namespaces(|loaded| {
+            // SAFETY: an object of the loader's lists is loaded.
+            unsafe { is_driver(loaded.file_name()).then(|| loaded.symbol(name)).flatten() }
+        })
+    };
+    let is_initialized = |function: *const c_void| {
+        const NOT_INITIALIZED: c_int = 3;
         let mut context: CUcontext = std::ptr::null_mut();
         // SAFETY: the driver's function of this name has this signature, as in `queries`, and the pointer is valid for one context.
-        let result = unsafe {
-            std::mem::transmute::<*const c_void, unsafe extern "C" fn(*mut CUcontext) -> c_int>(function)(
-                &raw mut context,
-            )
-        };
-        result != NOT_INITIALIZED
-    })
+        let function: unsafe extern "C" fn(*mut CUcontext) -> c_int = unsafe { std::mem::transmute(function) };
+        // SAFETY: as above.
+        unsafe { function(&raw mut context) != NOT_INITIALIZED }
+    };
+    !is_recorded && usual().is_some_and(is_initialized)
+        || !IS_AUDITED.load(Relaxed) && elsewhere().is_some_and(is_initialized)
 }
 
 /// Keeps the driver loaded from now on, because its addresses are cached here.

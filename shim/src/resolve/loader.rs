@@ -10,7 +10,7 @@ use culeak_elf::find_object;
 pub use culeak_elf::{Answer, LinkMap, Loaded, Name, Tables};
 use libc::{c_int, c_void};
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
 
 /// The loader's list for debuggers, `struct r_debug` of <link.h>: readable before any function of libc may be called.
 #[repr(C)]
@@ -20,6 +20,8 @@ struct DebugList {
     breakpoint: u64,
     state: c_int,
     loader_bias: u64,
+    /// The list of the next namespace, if `version` is 2: since glibc 2.35, where `dlmopen` has opened one.
+    next: AtomicPtr<DebugList>,
 }
 
 unsafe extern "C" {
@@ -87,6 +89,32 @@ pub fn find_loaded<R>(mut visit: impl FnMut(&Loaded) -> Option<R>) -> Option<R> 
         }
         visit(loaded)
     })
+}
+
+/// Calls `visit` for every object in the namespaces of `dlmopen` until it returns a value. Sees none before glibc 2.35.
+pub fn find_in_namespaces<R>(mut visit: impl FnMut(&LinkMap) -> Option<R>) -> Option<R> {
+    if closing::is_running_here() {
+        return None;
+    }
+    // The loader changes no list of any namespace while it calls back.
+    culeak_elf::find_loaded(|_| {
+        // SAFETY: `version` is valid in every version of glibc.
+        let mut list = unsafe { (&raw const DEBUG_LIST.version).read_volatile() == 2 }.then_some(&raw const DEBUG_LIST);
+        let mut found = None;
+        while let (None, Some(namespace)) = (&found, list) {
+            // SAFETY: a list of version 2 has `next`, which is null or the address of another one; lists stay for ever.
+            list = unsafe { (*namespace).next.load(Acquire).as_ref() }.map(std::ptr::from_ref);
+            // SAFETY: as above.
+            let mut object = list.and_then(|list| unsafe { (*list).first.as_ref() });
+            while let (None, Some(loaded)) = (&found, object) {
+                found = visit(loaded);
+                // SAFETY: an entry exists as long as its object is loaded.
+                object = unsafe { loaded.next.as_ref() };
+            }
+        }
+        Some(found)
+    })
+    .flatten()
 }
 
 /// How many objects the loader has ever unloaded.

@@ -213,23 +213,31 @@ fn named(threads: &[Thread], name: &str) -> Thread {
 fn waiting_threads_have_a_stack_pointer_and_running_threads_have_none() {
     let busy = busy();
     let process = busy.victim.process();
-    let threads = process.threads();
+    let pid = busy.victim.pid();
+    // The threads may be on their way to what they wait for.
+    let waiting = |_| {
+        let threads = process.threads();
+        let main = threads.iter().find(|thread| thread.id == pid)?.stack_pointer;
+        let pointers = main.zip(named(&threads, "sleeper").stack_pointer);
+        if pointers.is_none() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        pointers.map(|(main, sleeper)| (threads, main, sleeper))
+    };
+    let (threads, main, sleeper) = (0..10_000).find_map(waiting).expect("both wait");
     let regions = process.regions().expect("readable");
-    let pointer = named(&threads, "sleeper").stack_pointer.expect("it waits");
-    let stack = regions.iter().find(|region| region.range.contains(&pointer));
-    let stack = stack.expect("mapped").range.clone();
-    let words = (pointer..stack.end.min(pointer + (64 << 10))).step_by(8);
+    let stack_of = |pointer: u64| {
+        regions
+            .iter()
+            .find(|region| region.range.contains(&pointer))
+            .expect("mapped")
+    };
+    let words = (sleeper..stack_of(sleeper).range.end.min(sleeper + (64 << 10))).step_by(8);
     assert!(
         words.into_iter().any(|at| word(&process, at) == 0x12_3456_7890),
         "the local variable"
     );
-    let main = threads
-        .iter()
-        .find(|thread| thread.id == busy.victim.pid())
-        .expect("listed");
-    let pointer = main.stack_pointer.expect("it waits");
-    let stack = regions.iter().find(|region| region.range.contains(&pointer));
-    assert_eq!(stack.expect("mapped").name, "[stack]");
+    assert_eq!(stack_of(main).name, "[stack]");
     assert_eq!(named(&threads, "worker").stack_pointer, None);
 }
 
