@@ -781,10 +781,12 @@ impl Model {
     fn destroy_context(&mut self, context: u64, succeeded: bool) {
         self.free(Space::Object(Kind::Context), context, succeeded);
         if succeeded {
+            self.attached.remove(&context);
             self.end_context(context);
         }
     }
 
+    /// The references of the primary context stay.
     fn reset(&mut self, device: i32) {
         if let Some(&context) = self.primaries.get(&device) {
             self.end_context(context);
@@ -792,7 +794,6 @@ impl Model {
     }
 
     fn end_context(&mut self, context: u64) {
-        self.attached.remove(&context);
         let fits = |record: &Record| record.context == context && is_freed_with_context(record.kind);
         while let Some(live) = self.live.iter().position(fits) {
             self.losses.implicit_frees += u64::from(self.live[live].kind.place() != Place::Object);

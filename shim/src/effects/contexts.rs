@@ -56,6 +56,7 @@ pub fn destroys_context(_: Api, real: impl FnOnce() -> i32, handle: impl Word) -
     if result == 0
         && let Some((recording, before)) = known
     {
+        forget_attaches(handle.word());
         recorder::quietly(|| {
             // Another thread may already have a new context under the same handle, which stays.
             for context in recording.contexts_until(handle.word(), before) {
@@ -102,6 +103,15 @@ fn undo_attach(handle: u64) -> bool {
     // In one step: another thread may take the last one meanwhile.
     let take = |count: &AtomicU32| count.fetch_update(Relaxed, Relaxed, |count| count.checked_sub(1));
     of_handle.any(|(_, count)| take(count).is_ok())
+}
+
+/// A context was destroyed. Its handle may be that of another one later.
+fn forget_attaches(handle: u64) {
+    for (of, count) in &ATTACHED {
+        if of.load(Relaxed) == handle {
+            count.store(0, Relaxed);
+        }
+    }
 }
 
 /// # Safety

@@ -18,7 +18,7 @@ use crate::streams::{Capture, Stream};
 use crate::tables::LocalStorage;
 use crate::vmm::{Physical, PhysicalHandle, Range};
 use cudarc::driver::sys::CUresult::*;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 /// Any object handle, as the number that a program gets.
 pub type Handle = u64;
@@ -65,7 +65,8 @@ pub struct Driver {
     pub physical: HashMap<u64, Physical>,
     pub physical_handles: HashMap<Handle, PhysicalHandle>,
     pub ranges: BTreeMap<u64, Range>,
-    pub multicasts: HashSet<Handle>,
+    /// How often each multicast object is mapped, and whether its handle was released.
+    pub multicasts: HashMap<Handle, (usize, bool)>,
     pub external: HashMap<Handle, External>,
     pub modules: HashMap<Handle, Module>,
     pub local_storage: LocalStorage,
@@ -101,7 +102,7 @@ impl Driver {
             physical: HashMap::new(),
             physical_handles: HashMap::new(),
             ranges: BTreeMap::new(),
-            multicasts: HashSet::new(),
+            multicasts: HashMap::new(),
             external: HashMap::new(),
             modules: HashMap::new(),
             local_storage: LocalStorage::default(),

@@ -155,7 +155,7 @@ impl Driver {
         if handle_type != POSIX_FD {
             return Err(CUDA_ERROR_NOT_SUPPORTED);
         }
-        if self.multicasts.contains(&handle) {
+        if self.multicasts.contains_key(&handle) {
             let file = stand_in(0, 0).ok_or(CUDA_ERROR_OPERATING_SYSTEM)?;
             return out.cast().put(file.into_raw_fd());
         }

@@ -174,8 +174,9 @@ impl Driver {
     }
 
     pub fn release_physical(&mut self, handle: Handle) -> Outcome {
-        if self.multicasts.remove(&handle) {
-            self.drop_handle(handle);
+        if let Some((_, is_released @ false)) = self.multicasts.get_mut(&handle) {
+            *is_released = true;
+            self.settle_multicast(handle);
             return Ok(());
         }
         let known = self
@@ -196,6 +197,14 @@ impl Driver {
             .ok_or(CUDA_ERROR_INVALID_VALUE)?
             .references += 1;
         out.put(handle)
+    }
+
+    /// As physical memory, a multicast object keeps its handle while it is mapped.
+    fn settle_multicast(&mut self, handle: Handle) {
+        if self.multicasts.get(&handle) == Some(&(0, true)) {
+            self.multicasts.remove(&handle);
+            self.drop_handle(handle);
+        }
     }
 
     fn settle_physical(&mut self, handle: Handle) {
@@ -225,7 +234,7 @@ impl Driver {
     }
 
     pub fn map(&mut self, address: u64, bytes: u64, offset: u64, handle: Handle) -> Outcome {
-        let multicast = self.multicasts.contains(&handle);
+        let multicast = self.multicasts.contains_key(&handle);
         let size = match self.physical_handles.get(&handle) {
             // A released handle that is still mapped is still valid.
             Some(known) => self.physical[&known.physical].bytes,
@@ -247,6 +256,8 @@ impl Driver {
         range.mappings.insert(address, Mapping { bytes, handle });
         if let Some(known) = self.physical_handles.get_mut(&handle) {
             known.mappings += 1;
+        } else if let Some((mappings, _)) = self.multicasts.get_mut(&handle) {
+            *mappings += 1;
         }
         Ok(())
     }
@@ -282,8 +293,11 @@ impl Driver {
         for handle in handles {
             if let Some(known) = self.physical_handles.get_mut(&handle) {
                 known.mappings -= 1;
+            } else if let Some((mappings, _)) = self.multicasts.get_mut(&handle) {
+                *mappings -= 1;
             }
             self.settle_physical(handle);
+            self.settle_multicast(handle);
         }
         Ok(())
     }
@@ -318,12 +332,12 @@ impl Driver {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let handle = self.new_handle();
-        self.multicasts.insert(handle);
+        self.multicasts.insert(handle, (0, false));
         out.put(handle)
     }
 
     pub fn check_multicast(&self, handle: Handle) -> Outcome {
-        if self.multicasts.contains(&handle) {
+        if self.multicasts.contains_key(&handle) {
             Ok(())
         } else {
             Err(CUDA_ERROR_INVALID_VALUE)
