@@ -20,6 +20,7 @@ __attribute__((always_inline)) static inline void request_by(Ioctl *call, uint32
     uint64_t parameters[16];
     parameters[0] = 0; /* the number of a device */
     parameters[8] = bytes;
+    parameters[11] = bytes - 1; /* the limit, which the kernel driver would set */
     uint64_t at = (uint64_t)parameters;
     uint32_t words[8] = {class == CLASS_CLIENT ? 0 : CLIENT, parent, object, class, (uint32_t)at, (uint32_t)(at >> 32)};
     __asm__ volatile("" ::: "memory");

@@ -18,6 +18,7 @@ mod cudart;
 mod details;
 mod disk;
 mod doctor;
+mod driver_branches;
 mod endings;
 mod ends;
 mod file_systems;

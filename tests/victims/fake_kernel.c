@@ -1,7 +1,9 @@
 /* Takes the place of NVIDIA's kernel driver: a library preloaded after culeak that answers the requests of the CUDA driver on a
    character device of CULEAK_TEST_MAJOR. It keeps the objects by client and handle, frees what is below a freed one, and adds
-   up the memory that the process holds. Requests on other files go on to the next definition. */
+   up the memory that the process holds. Requests on other files go on to the next definition. It reads and writes the layout of
+   driver 580, or that of `fake_kernel_layout`. */
 #define _GNU_SOURCE
+#include "layout.h"
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
@@ -13,7 +15,7 @@
 #include <sys/sysmacros.h>
 
 #define EXPORT __attribute__((visibility("default")))
-enum { ALLOC = 0x2b, FREE = 0x29, DUPLICATE = 0x34, HEAP = 0x4a, CAPACITY = 1 << 16 };
+enum { CAPACITY = 1 << 16 };
 enum { OK = 0, NO_SUCH_OBJECT = 0x57, NO_ROOM = 0x51 };
 
 struct object {
@@ -57,36 +59,57 @@ static void drop(uint32_t client, uint32_t handle) {
 
 static int is_memory(uint32_t class) { return class == 0x40 || class == 0x3e; }
 
-static uint32_t handle_request(unsigned number, uint32_t *words) {
-    struct object *object;
-    switch (number) {
-    case ALLOC: {
-        uint64_t parameters;
-        memcpy(&parameters, words + 4, 8);
-        int is_client = words[3] == 0x41;
-        if (!is_client && !find(words[0], words[1])) return NO_SUCH_OBJECT;
-        if (is_client) words[0] = words[2] = next_client++;
-        if (!words[2]) words[2] = next_handle++;
-        object = add(words[0], is_client ? 0 : words[1], words[2], words[3]);
-        if (!object) return NO_ROOM;
-        if (is_memory(words[3]) && parameters) memcpy(&object->bytes, (char *)parameters + 64, 8);
-        return OK;
+static const unsigned *layout = known_layout;
+EXPORT void fake_kernel_layout(const unsigned *other) { layout = other; }
+
+static uint32_t allocate(void *argument, int is_long) {
+    const unsigned *at = layout + (is_long ? LONG_SIZE : SHORT_SIZE) - SHORT_SIZE;
+    uint32_t *client = word_at(argument, at[SHORT_CLIENT]), *handle = word_at(argument, at[SHORT_OBJECT]);
+    uint32_t parent = *word_at(argument, at[SHORT_PARENT]), class = *word_at(argument, at[SHORT_CLASS]);
+    char *parameters = (char *)*long_at(argument, at[SHORT_PARAMETERS]);
+    int is_client = class == 0x41;
+    if (!is_client && !find(*client, parent)) return NO_SUCH_OBJECT;
+    if (is_client) *client = *handle = next_client++;
+    if (!*handle) *handle = next_handle++;
+    struct object *object = add(*client, is_client ? 0 : parent, *handle, class);
+    if (!object) return NO_ROOM;
+    if (is_memory(class) && parameters) {
+        object->bytes = *long_at(parameters, layout[MEMORY_BYTES]);
+        *long_at(parameters, layout[MEMORY_LIMIT]) = object->bytes - 1;
     }
-    case FREE:
-        if (!find(words[0], words[2])) return NO_SUCH_OBJECT;
-        drop(words[0], words[2]);
-        return OK;
-    default: {
-        struct object *source = find(words[3], words[4]);
-        if (!words[2]) words[2] = next_handle++;
-        struct object copy = source ? *source : (struct object){0};
-        object = add(words[0], words[1], words[2], copy.class);
-        if (!object) return NO_ROOM;
-        object->bytes = copy.bytes;
-        if (copy.memory) object->memory = copy.memory;
-        return OK;
-    }
-    }
+    return OK;
+}
+
+static uint32_t release(uint32_t client, uint32_t handle) {
+    if (!find(client, handle)) return NO_SUCH_OBJECT;
+    drop(client, handle);
+    return OK;
+}
+
+static uint32_t duplicate(void *argument) {
+    struct object *source = find(*word_at(argument, layout[DUPLICATE_OF_CLIENT]), *word_at(argument, layout[DUPLICATE_OF]));
+    uint32_t *handle = word_at(argument, layout[DUPLICATE_OBJECT]);
+    if (!*handle) *handle = next_handle++;
+    struct object copy = source ? *source : (struct object){0};
+    struct object *object = add(*word_at(argument, layout[DUPLICATE_CLIENT]), *word_at(argument, layout[DUPLICATE_PARENT]), *handle, copy.class);
+    if (!object) return NO_ROOM;
+    object->bytes = copy.bytes;
+    if (copy.memory) object->memory = copy.memory;
+    return OK;
+}
+
+/* Where the status of a request is; 0: this is none that is answered. */
+static unsigned status_of(unsigned number, unsigned bytes) {
+    if (number == layout[ALLOC_NUMBER]) return layout[bytes == layout[SHORT_SIZE] ? SHORT_STATUS : LONG_STATUS];
+    if (number == layout[FREE_NUMBER]) return layout[FREE_STATUS];
+    if (number == layout[DUPLICATE_NUMBER]) return layout[DUPLICATE_STATUS];
+    return number == layout[HEAP_NUMBER] ? layout[HEAP_STATUS] : 0;
+}
+
+static uint32_t handle_request(unsigned number, unsigned bytes, void *argument) {
+    if (number == layout[ALLOC_NUMBER]) return allocate(argument, bytes != layout[SHORT_SIZE]);
+    if (number == layout[FREE_NUMBER]) return release(*word_at(argument, layout[FREE_CLIENT]), *word_at(argument, layout[FREE_OBJECT]));
+    return number == layout[DUPLICATE_NUMBER] ? duplicate(argument) : OK;
 }
 
 /* The next request returns this and has this status. */
@@ -124,31 +147,29 @@ EXPORT int ioctl(int fd, unsigned long request, ...) {
     va_start(list, request);
     void *argument = va_arg(list, void *);
     va_end(list);
-    unsigned number = request & 0xff, status_at;
-    switch (request & 0xffff) {
-    case 0x4600 | ALLOC: status_at = (request >> 16 & 0x3fff) == 32 ? 7 : 10; break;
-    case 0x4600 | FREE: status_at = 3; break;
-    case 0x4600 | DUPLICATE: status_at = 6; break;
-    case 0x4600 | HEAP: status_at = 5; break;
-    default: status_at = 0;
-    }
+    unsigned number = request & 0xff, bytes = request >> 16 & 0x3fff;
     int saved = errno;
-    if (!status_at || !is_drivers(fd)) {
-        errno = saved;
+    int is_answered = (request >> 8 & 0xff) == 'F' && is_drivers(fd);
+    if (is_answered && number == layout[TRANSFER_NUMBER]) {
+        number = *word_at(argument, layout[TRANSFER_REQUEST]);
+        bytes = *word_at(argument, layout[TRANSFER_BYTES]);
+        argument = (void *)*long_at(argument, layout[TRANSFER_ARGUMENT]);
+    }
+    unsigned status_at = status_of(number, bytes);
+    errno = saved;
+    if (!status_at || !is_answered) {
         int (*next)(int, unsigned long, void *) = dlsym(RTLD_NEXT, "ioctl");
         return next(fd, request, argument);
     }
-    errno = saved;
-    uint32_t *words = argument;
     pthread_mutex_lock(&lock);
     int result = 0;
     if (!answered) {
         answered = 1;
         result = answer_result;
-        if (result == 0) words[status_at] = answer_status;
+        if (result == 0) *word_at(argument, status_at) = answer_status;
         else errno = ENOTTY;
     } else
-        words[status_at] = handle_request(number, words);
+        *word_at(argument, status_at) = handle_request(number, bytes, argument);
     void (*work)(void) = meanwhile;
     meanwhile = 0;
     pthread_mutex_unlock(&lock);

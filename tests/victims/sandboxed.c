@@ -49,12 +49,12 @@ static void say(const char *text) {
     if (write(1, text, strlen(text)) < 0) _exit(9);
 }
 
-/* Requests by which NVIDIA's driver allocates, frees, duplicates, and obtains memory otherwise, each with an argument of the right
+/* Requests by which NVIDIA's driver allocates, frees, duplicates, obtains memory otherwise, and makes another request, each with an argument of the right
    size and of another. */
 static void request(int file) {
-    static const unsigned numbers[] = {0x2b, 0x29, 0x34, 0x4a}, sizes[] = {16, 28, 32, 48, 184, 24};
+    static const unsigned numbers[] = {0x2b, 0x29, 0x34, 0x4a, 0xd3}, sizes[] = {16, 28, 32, 48, 184, 24};
     unsigned *heap = calloc(64, 4), stack[64] = {0};
-    for (unsigned n = 0; n < 4; n++)
+    for (unsigned n = 0; n < 5; n++)
         for (unsigned s = 0; s < 6; s++) {
             unsigned long request = 3ul << 30 | sizes[s] << 16 | 'F' << 8 | numbers[n];
             ioctl(file, request, heap);

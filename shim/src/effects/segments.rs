@@ -23,7 +23,7 @@ use crate::recorder::{
 use crate::resolve::{driver, search};
 use crate::settings;
 use culeak::cuda_functions::Api;
-use culeak::format::{Loss, pack};
+use culeak::format::Loss;
 use culeak::kind::{Kind, Place};
 use culeak::lockfree::index::mix;
 use culeak::lockfree::table::{Attributes, Entry, Space, Withdrawn};
@@ -34,9 +34,12 @@ use culeak_walker::Registers;
 /// The entry of `ioctl`: `real` is the call with the program's own arguments. `number` and `argument` are the request's.
 pub fn requests(fd: i32, number: u32, argument: u64, real: impl FnOnce() -> i32) -> i32 {
     let at = Registers::here();
-    let begun = recorder::quietly(|| begin(fd, number, argument)).flatten();
+    let begun = recorder::quietly(|| {
+        let (number, argument) = transferred(fd, number, argument).unwrap_or((number, argument));
+        begin(fd, number, argument).map(|begun| (begun, argument))
+    });
     let result = real();
-    if let Some(begun) = begun {
+    if let Some((begun, argument)) = begun.flatten() {
         recorder::quietly(|| end(begun, fd, result == 0, argument, at));
     }
     result
@@ -82,6 +85,15 @@ static DUPLICATES: [AtomicU32; 1024] = [const { AtomicU32::new(0) }; 1024];
 
 fn duplicates_of(original: u64) -> &'static AtomicU32 {
     &DUPLICATES[mix(original) as usize % DUPLICATES.len()]
+}
+
+/// The request within one of `NV_ESC_IOCTL_XFER_CMD`: its number and the address of its argument.
+fn transferred(fd: i32, number: u32, argument: u64) -> Option<(u32, u64)> {
+    let is_transfer = number as u16 == rm::TRANSFER && rm::request(number).is_none();
+    if !is_transfer || !driver::is_used() || !is_drivers_file(fd) {
+        return None;
+    }
+    read::<4>(argument).map(rm::transferred)
 }
 
 fn begin(fd: i32, number: u32, argument: u64) -> Option<Begun> {
@@ -224,14 +236,16 @@ fn record(allocated: &Allocated, at: Registers) {
         Kind::Channel => 0,
         _ => {
             let size = allocated.parameters.checked_add(rm::SIZE_OFFSET);
-            let Some(bytes) = size.and_then(read_word) else {
+            let Some(words) = size.and_then(read) else {
                 return lost();
             };
-            if !rm::is_plausible(class, bytes) {
-                return implausible(bytes);
+            match rm::memory_size(class, words) {
+                Ok(bytes) => {
+                    IMPLAUSIBLE.store(0, Relaxed);
+                    bytes
+                }
+                Err(bytes) => return implausible(bytes),
             }
-            IMPLAUSIBLE.store(0, Relaxed);
-            bytes
         }
     };
     let event = AllocationEvent {
@@ -496,10 +510,6 @@ pub fn configure() {
 fn read<const N: usize>(address: u64) -> Option<[u32; N]> {
     let mut words = [0; N];
     read_into(address, &mut words).then_some(words)
-}
-
-fn read_word(address: u64) -> Option<u64> {
-    read::<2>(address).map(|[low, high]| pack(low, high))
 }
 
 /// Usually the words are in a frame of the caller. Of other addresses nothing is known: the call may be about to fail.

@@ -1,6 +1,6 @@
 //! `ioctl`, by which the CUDA driver requests memory from the kernel driver.
 //!
-//! The entry compares the low 16 bits of the request and jumps to the next definition for all but four requests: it
+//! The entry compares the low 16 bits of the request and jumps to the next definition for all but five requests: it
 //! uses no stack, makes no call and changes no argument. What remains is a hundred calls in a process, whose file is checked
 //! by `fstat` each time, since a descriptor may be closed and used again.
 
@@ -35,10 +35,11 @@ pub fn find_next() {
     }
 }
 
-// As offsets from the lowest: FREE, ALLOC, DUPLICATE.
+// As offsets from the lowest, FREE. TRANSFER is the highest: requests above it are compared with no other.
 const ALLOC: u16 = rm::ALLOC - rm::FREE;
 const DUPLICATE: u16 = rm::DUPLICATE - rm::FREE;
 const HEAP: u16 = rm::HEAP - rm::FREE;
+const TRANSFER: u16 = rm::TRANSFER - rm::FREE;
 
 /// # Safety
 /// As the libc function.
@@ -52,17 +53,22 @@ pub unsafe extern "C-unwind" fn ioctl() {
         "movzx r11d, si",
         "sub r11d, {free}",
         "je {body}",
+        "cmp r11d, {transfer}",
+        "je {body}",
+        "ja 2f",
         "cmp r11d, {alloc}",
         "je {body}",
         "cmp r11d, {duplicate}",
         "je {body}",
         "cmp r11d, {heap}",
         "je {body}",
+        "2:",
         "jmp qword ptr [rip + {next}]",
         free = const rm::FREE,
         alloc = const ALLOC,
         duplicate = const DUPLICATE,
         heap = const HEAP,
+        transfer = const TRANSFER,
         body = sym body,
         next = sym NEXT,
     )
@@ -81,6 +87,7 @@ pub unsafe extern "C-unwind" fn ioctl() {
         alloc = const ALLOC,
         duplicate = const DUPLICATE,
         heap = const HEAP,
+        transfer = const TRANSFER,
         body = sym body,
         next = sym NEXT,
     )

@@ -89,8 +89,8 @@ impl Kernel {
         unsafe { libc::ioctl(self.file, request, argument.as_mut_ptr().cast::<c_void>()) == 0 }
     }
 
-    fn alloc(&self, parent: u32, class: u32, parameters: [u64; 16]) -> Option<u32> {
-        let address = parameters.as_ptr() as u64;
+    fn alloc(&self, parent: u32, class: u32, mut parameters: [u64; 16]) -> Option<u32> {
+        let address = parameters.as_mut_ptr() as u64;
         let mut argument = [
             self.client,
             parent,

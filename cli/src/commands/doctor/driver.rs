@@ -10,6 +10,7 @@ use std::{env, fs, process};
 use super::Finding;
 use crate::text::units;
 use crate::{probe, usage};
+use culeak::rm;
 use culeak_driver::{Findings, LIBRARY};
 
 /// The CUDA versions whose functions are compared with those that culeak knows (`src/cuda_functions.rs`).
@@ -21,19 +22,50 @@ const VENDOR: &str = "0x10de";
 pub fn driver(root: &Path) -> Vec<Finding> {
     let module = fs::read_to_string(root.join("proc/driver/nvidia/version")).ok();
     let version = module.as_deref().and_then(module_version);
-    let mut findings: Vec<Finding> = version
-        .map(|version| Finding::ok("kernel module", version))
-        .into_iter()
-        .collect();
+    let mut findings: Vec<Finding> = version.map(kernel_module).into_iter().collect();
     match probe::driver(None) {
         Ok(found) => {
             findings.extend(of_library(&found));
             findings.extend(devices(&found, root));
-            findings.push(nvml(usage::ask(process::id(), &[]).map(|usage| usage.source)));
+            let source = usage::ask(process::id(), &[]).map(|usage| usage.source);
+            if let (None, Ok(source)) = (version, &source) {
+                findings.extend(source.strip_prefix("NVML ").map(kernel_module));
+            }
+            findings.push(nvml(source));
         }
         Err(reason) => findings.push(Finding::warn(CUDA_DRIVER, &reason, remedy(&reason, version, root))),
     }
     findings
+}
+
+/// The kernel module of this version, and what culeak knows of its branch.
+fn kernel_module(version: &str) -> Finding {
+    const KERNEL_MODULE: &str = "kernel module";
+    const UNKNOWN: &str =
+        "requests that culeak does not know are refused: reports then lack what the kernel driver gave (segments)";
+    let branch = version.split('.').next().unwrap_or_default();
+    let number: u32 = branch.parse().unwrap_or(u32::MAX);
+    let text = |known: &str| format!("{version}, branch {branch}, {known}");
+    match number {
+        rm::TESTED => Finding::ok(KERNEL_MODULE, text("tested with culeak on GPUs")),
+        _ if rm::COMPARED.contains(&number) => Finding::ok(
+            KERNEL_MODULE,
+            text("not tested with culeak; its requests are those of NVIDIA's published sources"),
+        ),
+        _ if number < rm::COMPARED[0] => Finding::warn(
+            KERNEL_MODULE,
+            text(&format!("older than culeak knows; {UNKNOWN}")),
+            format!(
+                "install a driver of branch {}: sudo apt-get install nvidia-driver",
+                rm::TESTED
+            ),
+        ),
+        _ => Finding::warn(
+            KERNEL_MODULE,
+            text(&format!("unknown to culeak; {UNKNOWN}")),
+            "install a newer culeak, if there is one: culeak help install",
+        ),
+    }
 }
 
 const CUDA_DRIVER: &str = "CUDA driver";
@@ -213,6 +245,26 @@ mod tests {
         assert_eq!(module_version(closed), Some("535.161.08"));
         assert_eq!(module_version(open), Some("580.65.06"));
         assert_eq!(module_version(""), None);
+    }
+
+    #[test]
+    fn each_branch_says_whether_culeak_was_tested_with_it() {
+        let says = |version: &str| text_of(&[kernel_module(version)]);
+        assert_eq!(
+            says("580.65.06"),
+            "Ok kernel module: 580.65.06, branch 580, tested with culeak on GPUs → \n"
+        );
+        for branch in rm::COMPARED.into_iter().filter(|&branch| branch != rm::TESTED) {
+            let text = says(&format!("{branch}.12"));
+            assert!(
+                text.starts_with(&format!("Ok kernel module: {branch}.12, branch {branch}, not tested")),
+                "{text}"
+            );
+        }
+        assert!(says("470.256.02").starts_with("Warn kernel module: 470.256.02, branch 470, older than culeak knows"));
+        for version in ["540.1", "700.10", "1000.2"] {
+            assert!(says(version).contains("unknown to culeak"), "{}", says(version));
+        }
     }
 
     #[test]

@@ -131,8 +131,10 @@ fn golden_ledger_of_a_finished_process_and_where_the_driver_disagrees() {
     sample.uses(own + 2 * MIB + OWN, Some(own + 2 * MIB), ALONE);
     let more = ledger_text(&sample.0);
     sample.0.segments = Default::default();
-    sample.0.losses.segments_ended =
-        Some("NV_ESC_RM_ALLOC has an argument of 56 bytes, where 32 and 48 are known".to_owned());
+    sample.0.losses.segments_ended = Some(
+        "NV_ESC_RM_ALLOC has an argument of 56 bytes, where 32 and 48 are known; culeak knows drivers 535 to 595"
+            .to_owned(),
+    );
     let ended = ledger_text(&sample.0);
     expect_golden("ledger-partial.txt", &format!("{finished}{unknown}{more}{ended}"));
 }
