@@ -8,8 +8,7 @@
 //! is exact. Otherwise the records are read a second time: a record that is live with the same generation both times did
 //! not change in between, so its fields belong together and it was live during the whole read. For a busy process the read
 //! is repeated a few times; after that the rows are those that were live throughout, and [`Taken::events_during_read`]
-//! counts the events that may be missing. A caller that needs sums again and again uses a [`Follower`], which decodes only
-//! what changed.
+//! counts the events that may be missing.
 //!
 //! ```text
 //! reader        the sections of a recording, and when to read them again
@@ -26,8 +25,6 @@
 //!   phases        ranges of time that the program named
 //!   sanity        what no recording can contain
 //! events        the event log, as a timeline
-//! follow        repeated reads, for the live view
-//! stack_sums    sums by stack, without the allocations
 //! identity      which process a recording belongs to
 //! liveness      whether that process still runs
 //! elapsed       how long ago the recording began
@@ -47,7 +44,6 @@ mod elapsed;
 mod ends;
 mod error;
 mod events;
-mod follow;
 mod identity;
 mod liveness;
 mod phases;
@@ -60,19 +56,16 @@ mod records;
 mod regular;
 mod sanity;
 mod spool;
-mod stack_sums;
 mod stacks;
 mod totals;
 
 pub use error::ReadError;
-pub use follow::Follower;
-pub use identity::{Identity, identity, is_early_copy, note_end};
+pub use identity::{Identity, identity, is_early_copy, is_running, note_end};
 pub use process::host_name;
 pub use pulse::{Pulse, pulse};
 pub use python_line::{BEFORE_FIRST, python_line};
 pub use regular::open_regular;
 pub use spool::{Spooled, spooled};
-pub use stack_sums::{StackSums, Sum};
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -87,7 +80,6 @@ use crate::format::*;
 use crate::lockfree::segmented::extent_capacity;
 use crate::snapshot::Snapshot;
 use crate::timeline::Timeline;
-use decode::Order;
 use elapsed::Elapsed;
 use records::Records;
 
@@ -108,7 +100,7 @@ const MANY: usize = 1 << 20;
 /// # Errors
 /// [`ReadError`], whose text is one line for the user.
 pub fn read(path: &Path) -> Result<Snapshot, ReadError> {
-    read_until_still(path)?.into_snapshot(path, Order::OldestFirst, Totals::LeftOut)
+    read_until_still(path)?.into_snapshot(path, Totals::LeftOut)
 }
 
 /// As [`read`], with the total allocations of every stack ([`Snapshot::totals`]), including stacks that hold no memory.
@@ -116,7 +108,7 @@ pub fn read(path: &Path) -> Result<Snapshot, ReadError> {
 /// # Errors
 /// As [`read`].
 pub fn read_with_totals(path: &Path) -> Result<Snapshot, ReadError> {
-    read_until_still(path)?.into_snapshot(path, Order::OldestFirst, Totals::Wanted)
+    read_until_still(path)?.into_snapshot(path, Totals::Wanted)
 }
 
 /// As [`read`], with the events of the process. `None`: they were not logged. The snapshot has the stacks of all events.
@@ -132,11 +124,16 @@ pub fn read_timeline(path: &Path) -> Result<(Snapshot, Option<Timeline>), ReadEr
 /// # Errors
 /// As [`read`].
 pub fn read_without_peaks(path: &Path) -> Result<Snapshot, ReadError> {
-    read_sections_until_still(path, |section| section != Section::Totals)?.into_snapshot(
-        path,
-        Order::OldestFirst,
-        Totals::Unread,
-    )
+    read_sections_until_still(path, |section| section != Section::Totals)?.into_snapshot(path, Totals::Unread)
+}
+
+/// As [`read_without_peaks`], for a caller that reads again soon: the read of a busy process is not repeated.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_once(path: &Path) -> Result<Snapshot, ReadError> {
+    let raw = Source::open(path)?.raw(|section| section != Section::Totals)?;
+    raw.into_snapshot(path, Totals::Unread)
 }
 
 /// As [`read_without_peaks`], with a key of each stack that equal stacks of other processes have too. Stacks whose key is
@@ -147,7 +144,7 @@ pub fn read_without_peaks(path: &Path) -> Result<Snapshot, ReadError> {
 /// As [`read`].
 pub fn read_unknown_stacks(path: &Path, known: &dyn Fn(u64, bool) -> bool) -> Result<(Snapshot, Vec<u64>), ReadError> {
     let raw = read_sections_until_still(path, |section| section != Section::Totals)?;
-    let decoded = raw.into_snapshot_with_sites(path, Order::OldestFirst, Totals::Unread, &[], Some(known))?;
+    let decoded = raw.into_snapshot_with_sites(path, Totals::Unread, &[], Some(known))?;
     Ok((decoded.snapshot, decoded.stack_keys))
 }
 

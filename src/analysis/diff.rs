@@ -103,6 +103,17 @@ pub enum State {
     Unchanged,
 }
 
+impl State {
+    /// Of a row that is on both sides.
+    pub fn between(before: Tally, after: Tally) -> State {
+        match (after.bytes, after.count).cmp(&(before.bytes, before.count)) {
+            std::cmp::Ordering::Less => State::Shrunk,
+            std::cmp::Ordering::Equal => State::Unchanged,
+            std::cmp::Ordering::Greater => State::Grown,
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DiffRow<'a> {
@@ -242,11 +253,7 @@ fn diff_row<'a>(old: Option<Row<'a>>, new: Option<Row<'a>>) -> DiffRow<'a> {
     let state = match (&old, &new) {
         (None, _) => State::New,
         (_, None) => State::Gone,
-        _ => match (after.bytes, after.count).cmp(&(before.bytes, before.count)) {
-            std::cmp::Ordering::Less => State::Shrunk,
-            std::cmp::Ordering::Equal => State::Unchanged,
-            std::cmp::Ordering::Greater => State::Grown,
-        },
+        _ => State::between(before, after),
     };
     let mut kinds: Vec<_> = [&old, &new]
         .into_iter()

@@ -200,13 +200,7 @@ impl<'a> Carriers<'a> {
 
 /// One of these blocks (sorted by address) that lies in the record; `rows` are those of the blocks. `behind` caches the number of
 /// blocks before the previous record: consecutive allocations are often adjacent, with no block in between.
-pub(crate) fn block_in<'b>(
-    all: &'b [Block],
-    rows: &[Row],
-    kind: Kind,
-    row: &Row,
-    behind: &mut usize,
-) -> Option<&'b Block> {
+fn block_in<'b>(all: &'b [Block], rows: &[Row], kind: Kind, row: &Row, behind: &mut usize) -> Option<&'b Block> {
     let (start, end) = span(kind, row)?;
     let before = |nth: usize| all.get(nth).is_some_and(|block| block.address < start);
     if before(*behind) || *behind > 0 && !before(*behind - 1) {

@@ -19,7 +19,7 @@ use crate::analysis::groups::{Group, Level};
 use crate::analysis::report::{By, Row, rows_by};
 use crate::analysis::site::{CallStack, CallStacks, Fingerprint};
 use crate::analysis::suppressions::Sieve;
-use crate::analysis::why::words::{class_and_origin, path_text};
+use crate::analysis::why::words::whole_path_text;
 use crate::kind::{Kind, Place};
 use crate::snapshot::{Call, Counter, Snapshot};
 
@@ -146,7 +146,7 @@ fn is_plain(kind: Kind) -> bool {
 }
 
 /// Objects with the same stack and call for which `wanted` is true.
-pub(crate) fn groups<'a>(
+pub fn groups<'a>(
     snapshot: &'a Snapshot,
     mut wanted: impl FnMut(&'a Call, Option<usize>, u64) -> bool,
 ) -> Vec<Group<'a>> {
@@ -302,22 +302,8 @@ fn add_holders(rows: &mut [ObjectRow], snapshot: &Snapshot, stacks: &CallStacks)
     for row in rows {
         let paths = counts.get(&(row.kind, row.stack.site_fingerprint));
         let most = paths.and_then(|paths| paths.iter().max_by_key(|(_, count)| **count));
-        row.held_by = most.and_then(|(path, _)| holders.paths.get(*path)).map(|path| {
-            let origin = class_and_origin(
-                path.class,
-                path.root,
-                &path.origin,
-                &path.origin_type,
-                path.note.as_deref(),
-            );
-            let words = [origin, path_text(path)];
-            words
-                .iter()
-                .filter(|words| !words.is_empty())
-                .map(String::as_str)
-                .collect::<Vec<_>>()
-                .join(": ")
-        });
+        let path = most.and_then(|(path, _)| holders.paths.get(*path));
+        row.held_by = path.map(whole_path_text);
     }
 }
 

@@ -17,6 +17,8 @@
 //!
 //! Deliberately absent: names and stacks of classes, which the caller chooses.
 
+use serde::Serialize;
+
 use crate::kind::Place;
 use crate::timeline::Timeline;
 use crate::timeline::lives::{Life, Lives};
@@ -60,12 +62,13 @@ pub struct Span {
 }
 
 /// The memory of one place, counted in one of two ways.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Curve {
     pub place: u32,
     /// Counts what the driver handed out. Otherwise the blocks of frameworks count instead of the memory that they lie in.
     pub driver: bool,
     /// The most bytes live at once within each bucket, its boundaries included; the first element belongs to bucket 1.
+    #[serde(skip)]
     pub high: Vec<u64>,
     pub peak_bytes: u64,
     /// Index of the boundary at which the peak was reached.
@@ -86,16 +89,18 @@ impl OverTime {
     pub fn of(timeline: &Timeline, lives: &Lives, classes: &Classes, times: &[u64], detail: Detail) -> OverTime {
         let running = Running::of(lives, classes);
         let peaks = running.peaks(lives);
-        let mut boundaries = boundaries(timeline, times, &peaks, detail.boundaries);
-        let mut spans = spans(lives, classes, &positions(&boundaries));
-        let mut highs = running.highs(lives, &positions(&boundaries));
-        while spans.len() > detail.spans {
-            let Some(kept) = halved(&boundaries) else { break };
-            spans = merged(spans, &kept, boundaries.len());
-            highs.iter_mut().for_each(|high| *high = joined(high, &kept));
-            boundaries = kept.iter().map(|&nth| boundaries[nth]).collect();
-        }
-        let boundaries: Vec<Boundary> = boundaries.into_iter().map(|fixed| fixed.boundary).collect();
+        let mut most = detail.boundaries;
+        let (boundaries, positions, spans) = loop {
+            let boundaries = boundaries(timeline, times, &peaks, most);
+            let positions: Vec<usize> = boundaries.iter().map(|boundary| boundary.events).collect();
+            let spans = spans(lives, classes, &positions);
+            // With fewer than four there are only those that must be there.
+            if spans.len() <= detail.spans || most < 4 {
+                break (boundaries, positions, spans);
+            }
+            most /= 2;
+        };
+        let highs = running.highs(lives, &positions);
         let curves = running
             .curves
             .iter()
@@ -122,18 +127,8 @@ impl OverTime {
     }
 }
 
-/// A boundary, and whether it stays when others are dropped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Fixed {
-    boundary: Boundary,
-    fixed: bool,
-}
-
-fn positions(boundaries: &[Fixed]) -> Vec<usize> {
-    boundaries.iter().map(|fixed| fixed.boundary.events).collect()
-}
-
-fn boundaries(timeline: &Timeline, times: &[u64], peaks: &[Peak], most: usize) -> Vec<Fixed> {
+/// The beginning and the end of the log, the peaks, named times, and about `most` others.
+fn boundaries(timeline: &Timeline, times: &[u64], peaks: &[Peak], most: usize) -> Vec<Boundary> {
     let (log, begin) = (&timeline.memory, timeline.since_ns);
     let events = log.len();
     let after = |events: usize| Boundary {
@@ -146,54 +141,23 @@ fn boundaries(timeline: &Timeline, times: &[u64], peaks: &[Peak], most: usize) -
         time_ns,
         events: log.count_until(time_ns),
     };
-    let mut all = vec![
-        (
-            Boundary {
-                time_ns: begin,
-                events: 0,
-            },
-            true,
-        ),
-        (after(events), true),
-    ];
-    all.push((Boundary { time_ns: end, events }, true));
+    let start = Boundary {
+        time_ns: begin,
+        events: 0,
+    };
+    let mut all = vec![start, after(events), Boundary { time_ns: end, events }];
     let half = (most / 2).max(1);
     for nth in 1..half {
         let part = |whole: u64| (u128::from(whole) * nth as u128 / half as u128) as u64;
-        all.push((at_time(begin + part(end - begin)), false));
-        all.push((after(part(events as u64) as usize), false));
+        all.push(at_time(begin + part(end - begin)));
+        all.push(after(part(events as u64) as usize));
     }
-    all.extend(
-        times
-            .iter()
-            .filter(|&&time| begin <= time && time <= end)
-            .map(|&time| (at_time(time), true)),
-    );
-    all.extend(peaks.iter().map(|peak| (after(peak.events), true)));
-    let mut all: Vec<Fixed> = all
-        .into_iter()
-        .map(|(boundary, fixed)| Fixed { boundary, fixed })
-        .collect();
-    all.sort();
-    all.dedup_by(|next, known| {
-        let same = next.boundary == known.boundary;
-        known.fixed |= same && next.fixed;
-        same
-    });
+    let named = times.iter().filter(|&&time| begin <= time && time <= end);
+    all.extend(named.map(|&time| at_time(time)));
+    all.extend(peaks.iter().map(|peak| after(peak.events)));
+    all.sort_unstable();
+    all.dedup();
     all
-}
-
-/// Indices of the boundaries that stay if every other one is dropped. `None`: no boundary can be dropped.
-fn halved(boundaries: &[Fixed]) -> Option<Vec<usize>> {
-    let mut drop = false;
-    let mut kept = Vec::with_capacity(boundaries.len());
-    for (nth, boundary) in boundaries.iter().enumerate() {
-        drop = !drop && !boundary.fixed;
-        if !drop {
-            kept.push(nth);
-        }
-    }
-    (kept.len() < boundaries.len()).then_some(kept)
 }
 
 fn spans(lives: &Lives, classes: &Classes, positions: &[usize]) -> Vec<Span> {
@@ -245,36 +209,6 @@ fn join(spans: &mut Vec<Span>) {
         }
         same
     });
-}
-
-/// The spans between the boundaries that stay.
-fn merged(spans: Vec<Span>, kept: &[usize], before: usize) -> Vec<Span> {
-    // Bucket `b` ends at boundary `b`; it becomes the bucket that ends at the next boundary that stays.
-    let mut moved = Vec::with_capacity(before + 1);
-    let mut new = 0;
-    for bucket in 0..=before {
-        while kept.get(new).is_some_and(|&boundary| boundary < bucket) {
-            new += 1;
-        }
-        moved.push(new as u32);
-    }
-    let mut spans: Vec<Span> = spans
-        .into_iter()
-        .map(|span| Span {
-            from: moved[span.from as usize],
-            to: moved[span.to as usize],
-            ..span
-        })
-        .filter(|span| span.from != span.to)
-        .collect();
-    join(&mut spans);
-    spans
-}
-
-/// The high-water marks of joined buckets.
-fn joined(high: &[u64], kept: &[usize]) -> Vec<u64> {
-    let ranges = kept.windows(2).map(|ends| &high[ends[0]..ends[1]]);
-    ranges.map(|range| range.iter().copied().max().unwrap_or(0)).collect()
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]

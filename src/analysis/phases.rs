@@ -23,7 +23,7 @@ use crate::analysis::filter::Filter;
 use crate::analysis::lives;
 use crate::analysis::preorder::preorder;
 use crate::analysis::report::{ProcessLine, process_line};
-use crate::analysis::site::{CallStack, CallStacks, Fingerprint, NO_STACK};
+use crate::analysis::site::{CallStack, CallStacks, Fingerprint};
 use crate::analysis::tally::Tally;
 use crate::analysis::words;
 use crate::snapshot::{Phase, Snapshot};
@@ -455,12 +455,12 @@ fn by_call_site<'a>(left: &[(u32, Tally)], timeline: &Timeline, stacks: &CallSta
         .into_values()
         .map(|(Tally { bytes, count }, _, stack)| {
             let stack = stacks.get(stack).clone();
-            let site = stack.site();
+            let (label, place) = stack.site_names();
             SiteLeft {
                 bytes,
                 count,
-                label: site.map_or_else(|| NO_STACK.to_owned(), |site| site.name()),
-                place: site.and_then(|site| site.short_place()),
+                label,
+                place,
                 stack,
             }
         })

@@ -211,7 +211,7 @@ pub struct Row {
     /// Units until that device is full, if only this row grows.
     pub full_after: Option<f64>,
     /// Some of its values are estimates from sampled stacks.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub is_estimate: bool,
     /// The row as a sentence.
     pub sentence: String,
@@ -268,10 +268,6 @@ pub struct DeviceTrend {
     pub pace: f64,
     /// Units until the device is full at that pace.
     pub full_after: Option<f64>,
-}
-
-fn is_false(value: &bool) -> bool {
-    !value
 }
 
 impl Summary {

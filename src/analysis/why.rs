@@ -22,7 +22,7 @@ use crate::analysis::ledger::Ledger;
 use crate::analysis::objects::{self, ObjectRow};
 use crate::analysis::points::when;
 use crate::analysis::report::{ProcessLine, process_line, shell_word};
-use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame, NO_STACK};
+use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame};
 use crate::analysis::tally::Tally;
 use crate::snapshot::{
     Class, HeldBlock, HeldTensor, HolderPath, Holders, Losses, Retainer, RootKind, Search, Snapshot, Taken,
@@ -41,8 +41,8 @@ pub use selector::Selector;
 pub use sites::{SiteHolder, SiteHolders, by_site};
 
 use gathered::Gathered;
+pub use gathered::OriginKey;
 use retained::{add_unused, retained};
-use words::class_and_origin;
 
 /// The value of [`Why::format`].
 pub const FORMAT: &str = "culeak-why";
@@ -77,9 +77,7 @@ impl Options {
             retained.tally.bytes
         }
     }
-}
 
-impl Options {
     fn selects_all(&self) -> bool {
         self.selector.is_none() && self.class.is_none() && self.filter.is_empty()
     }
@@ -196,16 +194,12 @@ pub struct Pool {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Origin<'a> {
-    pub class: Class,
-    pub root: RootKind,
-    /// As [`HolderPath::origin`].
-    pub origin: &'a str,
-    pub origin_type: &'a str,
-    pub note: Option<&'a str>,
+    #[serde(flatten)]
+    pub key: OriginKey<'a>,
     #[serde(flatten)]
     pub tally: Tally,
     /// Each of the paths may be stale.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub possibly: bool,
     /// What would be freed with the origin, if that is known.
     pub retained: Option<Tally>,
@@ -220,8 +214,7 @@ impl Origin<'_> {
     /// The class and the origin in words: `__main__.keep (list of 60)`.
     pub fn text(&self) -> String {
         let possibly = if self.possibly { "possibly " } else { "" };
-        let text = class_and_origin(self.class, self.root, self.origin, self.origin_type, self.note);
-        format!("{possibly}{text}")
+        format!("{possibly}{}", self.key.text())
     }
 }
 
@@ -238,9 +231,9 @@ pub struct HolderRow {
     pub address: u64,
     /// From the origin on; indices and keys are `*`.
     pub path: String,
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub possibly: bool,
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub interior: bool,
     /// What else holds it, or a part of it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -275,10 +268,6 @@ pub struct Also {
 
 fn is_zero<N: Default + PartialEq>(n: &N) -> bool {
     *n == N::default()
-}
-
-fn is_false(flag: &bool) -> bool {
-    !flag
 }
 
 /// A holder in the tree of retained memory.
@@ -357,26 +346,20 @@ impl<'a> Why<'a> {
                 return Err(Unanswered::NothingSelected(largest_sites(&groups, &stacks)));
             }
         }
-        let (retainers, hidden_retainers) = match options.selects_all() {
-            true => chains::shown(retained(holders, &Options::default()), options),
-            false => (Vec::new(), 0),
-        };
-        let objects = match options.selects_all() {
-            true => objects::held(snapshot, &stacks),
-            false => Vec::new(),
-        };
-        let (origins, cut) = gathered.origins(holders, &stacks, options);
+        let (mut retainers, mut hidden_retainers, mut objects) = (Vec::new(), 0, Vec::new());
         let mut pools = std::mem::take(&mut gathered.pools);
         if options.selects_all() {
+            (retainers, hidden_retainers) = chains::shown(retained(holders, &Options::default()), options);
+            objects = objects::held(snapshot, &stacks);
             add_unused(&mut pools, &Ledger::of(snapshot, &stacks, &groups));
         }
+        let (origins, cut) = gathered.origins(holders, &stacks, options);
         let held = gathered.classes.get(&Class::Held).copied().unwrap_or_default();
-        let of_roots = gathered.roots.len() as u64;
-        let block = gathered
-            .block
-            .take()
-            .map(|block| one(snapshot, holders, &stacks, block));
+        let block = gathered.block.take();
+        let block = block.map(|block| one(snapshot, holders, &stacks, block));
         let next = next(&gathered, &origins, block.as_ref(), snapshot, options);
+        let classes = gathered.classes.iter();
+        let classes = classes.map(|(&class, &tally)| ClassTotal { class, tally });
         Ok(Why {
             format: FORMAT,
             version: VERSION,
@@ -389,15 +372,8 @@ impl<'a> Why<'a> {
             search: &holders.search,
             total: gathered.total,
             call_sites: gathered.sites.len(),
-            roots: Tally {
-                bytes: held.bytes,
-                count: of_roots,
-            },
-            classes: gathered
-                .classes
-                .iter()
-                .map(|(&class, &tally)| ClassTotal { class, tally })
-                .collect(),
+            roots: Tally::new(held.bytes, gathered.roots.len() as u64),
+            classes: classes.collect(),
             hidden: Tally::total(cut.iter().copied()),
             hidden_origins: cut.len(),
             origins,
@@ -426,14 +402,6 @@ fn filtered(snapshot: &Snapshot, groups: &Groups, stacks: &CallStacks, options: 
 
 fn largest_first(a: Tally, b: Tally) -> std::cmp::Ordering {
     (b.bytes, b.count).cmp(&(a.bytes, a.count))
-}
-
-/// The function and the place of a call site.
-fn site_names(stack: &CallStack) -> (String, Option<String>) {
-    match stack.site() {
-        Some(site) => (site.name(), site.short_place()),
-        None => (NO_STACK.to_owned(), None),
-    }
 }
 
 /// The owner of a pool whose allocator is unknown.

@@ -30,14 +30,6 @@ pub struct Decoded {
     pub stack_keys: Vec<u64>,
 }
 
-/// The order of a snapshot's rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
-    OldestFirst,
-    /// As given. Each row is a placeholder for a stack, and the caller computes the live counts ([`agree`]).
-    Placeholders,
-}
-
 impl RawSnapshot {
     pub fn section(&self, section: Section) -> &Bytes {
         &self.sections[&(section as u32)]
@@ -78,8 +70,8 @@ impl RawSnapshot {
         self::loss(&self.header, loss)
     }
 
-    pub fn into_snapshot(self, path: &Path, order: Order, totals: Totals) -> Result<Snapshot, ReadError> {
-        Ok(self.into_snapshot_with_sites(path, order, totals, &[], None)?.snapshot)
+    pub fn into_snapshot(self, path: &Path, totals: Totals) -> Result<Snapshot, ReadError> {
+        Ok(self.into_snapshot_with_sites(path, totals, &[], None)?.snapshot)
     }
 
     /// As [`RawSnapshot::into_snapshot`], with these sites and the numbers of the threads. `known`: stacks with these keys are
@@ -87,7 +79,6 @@ impl RawSnapshot {
     pub fn into_snapshot_with_sites(
         mut self,
         path: &Path,
-        order: Order,
         totals: Totals,
         sites: &[TotalKey],
         known: Option<&dyn Fn(u64, bool) -> bool>,
@@ -137,9 +128,7 @@ impl RawSnapshot {
             ..Allocations::default()
         };
         // Records are in no order. Two allocations in the same nanosecond have no order either.
-        if order == Order::OldestFirst {
-            allocations.sort();
-        }
+        allocations.sort();
         let mut freed_after_end = Allocations::default();
         let (mut objects_freed_after_end, mut segments_freed_after_end) =
             (Allocations::default(), Allocations::default());
@@ -150,11 +139,8 @@ impl RawSnapshot {
             segments_freed_after_end = freed_after_end.split_off(|call| call.kind.place() == Place::Segment);
             freed_after_end.split_off(|call| !call.kind.place().is_memory());
         }
-        let (mut objects, mut segments) = (Allocations::default(), Allocations::default());
-        if order == Order::OldestFirst {
-            objects = allocations.split_off(|call| call.kind.place() == Place::Object);
-            segments = allocations.split_off(|call| call.kind.place() == Place::Segment);
-        }
+        let objects = allocations.split_off(|call| call.kind.place() == Place::Object);
+        let mut segments = allocations.split_off(|call| call.kind.place() == Place::Segment);
         let segments_ended = self.loss(Loss::SegmentsEnded) != 0;
         if segments_ended {
             // Frees were no longer observed either.
@@ -191,9 +177,7 @@ impl RawSnapshot {
 
         let (mut counters, device_peaks) = self.counters(&device_numbers);
         let counted = counters.clone();
-        if order == Order::OldestFirst {
-            agree(&mut counters, &live_by_place(&[&allocations, &objects, &segments]));
-        }
+        agree(&mut counters, &live_by_place(&[&allocations, &objects, &segments]));
         if segments_ended {
             counters.retain(|counter| counter.kind.place() != Place::Segment);
         }
@@ -212,7 +196,7 @@ impl RawSnapshot {
             Totals::LeftOut | Totals::Unread => Vec::new(),
         };
         let (mut segment_totals, mut segments_at_peaks) = (Vec::new(), Vec::new());
-        if order == Order::OldestFirst && !segments_ended && !is_unread {
+        if !segments_ended && !is_unread {
             let of_device = |kind: Kind| kind == Kind::Segment;
             segment_totals = self.totals(&device_numbers, &mut stacks, of_device, segments.iter())?;
             segment_totals.retain(|total| of_device(total.kind));
@@ -282,7 +266,7 @@ impl RawSnapshot {
             stacks,
             allocations,
             objects,
-            objects_known: order == Order::OldestFirst,
+            objects_known: true,
             objects_freed_after_end,
             allocated_after_end: Allocations::default(),
             segments,

@@ -10,7 +10,7 @@ use std::path::Path;
 use foldhash::HashMap;
 
 use super::counters;
-use super::decode::{Decoded, Order, loss};
+use super::decode::{Decoded, loss};
 use super::records::runs;
 use super::{RawSnapshot, ReadError, Source, Totals, read_until_still, sections_except_records};
 use crate::format::{Field, *};
@@ -50,7 +50,7 @@ pub fn read(path: &Path) -> Result<(Snapshot, Option<Timeline>), ReadError> {
         mut sites,
         threads,
         stack_keys: _,
-    } = raw.into_snapshot_with_sites(path, Order::OldestFirst, Totals::LeftOut, &keys, None)?;
+    } = raw.into_snapshot_with_sites(path, Totals::LeftOut, &keys, None)?;
     let mut sites_of_objects_and_segments = sites.split_off(sites_of_memory);
     let sites_of_segments = sites_of_objects_and_segments.split_off(sites_of_objects);
     let sites_of_objects = sites_of_objects_and_segments;

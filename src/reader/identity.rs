@@ -40,6 +40,15 @@ pub fn identity(path: &Path) -> Result<Identity, ReadError> {
     })
 }
 
+/// Whether the process of the recording at `path`, which was made on this host, runs.
+///
+/// # Errors
+/// As [`identity`].
+pub fn is_running(path: &Path) -> Result<bool, ReadError> {
+    let header = Source::open(path)?.header()?;
+    Ok(matches!(liveness(&header, path), Liveness::Running(_)))
+}
+
 /// Stores in the recording at `path` that its process has ended, if it ran here, is gone, and did not store that itself. So copies, and
 /// readers on other hosts, know it. Nothing is stored in what is a copy already: its process may have recorded more.
 ///

@@ -1,7 +1,7 @@
 //! Whether a recording has changed, at the price of its header and its counters.
 //!
 //! An agent that looks at many recordings again and again reads only those with another pulse. Memory maps are written without
-//! a change of the file's times, so these say nothing. Deliberately absent: what has changed; see [`super::Follower`].
+//! a change of the file's times, so these say nothing. Deliberately absent: what has changed.
 
 use std::mem::offset_of;
 use std::os::unix::fs::MetadataExt;

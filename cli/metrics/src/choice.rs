@@ -62,15 +62,7 @@ mod tests {
     use super::*;
 
     fn sums(rows: &[(&str, u64)]) -> BTreeMap<String, Tally> {
-        let sum = |(site, bytes): &(&str, u64)| {
-            (
-                site.to_string(),
-                Tally {
-                    bytes: *bytes,
-                    count: 1,
-                },
-            )
-        };
+        let sum = |(site, bytes): &(&str, u64)| (site.to_string(), Tally::new(*bytes, 1));
         rows.iter().map(sum).collect()
     }
 

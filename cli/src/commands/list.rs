@@ -124,18 +124,8 @@ impl Listed {
             ..Listed::default()
         };
         Some(match loaded {
-            Some(Ok(loaded)) => Listed {
-                state: "recorded",
-                device_bytes: Some(live(&loaded.snapshot, |place| place.on_device())),
-                host_bytes: Some(live(&loaded.snapshot, |place| place == Place::Host)),
-                recording: Some(loaded.snapshot.process.recording),
-                ..listed
-            },
-            Some(Err(failure)) => Listed {
-                state: "unreadable",
-                reason: Some(failure.message),
-                ..listed
-            },
+            Some(Ok(loaded)) => listed.holding(&loaded.snapshot),
+            Some(Err(failure)) => listed.unreadable(failure),
             None => Listed {
                 state: "not_recorded",
                 ..listed
@@ -158,15 +148,32 @@ impl Listed {
                 program: Program::of(&snapshot).to_string(),
                 state: "file",
                 recording: Some(name),
-                device_bytes: Some(live(&snapshot, |place| place.on_device())),
-                host_bytes: Some(live(&snapshot, |place| place == Place::Host)),
-                reason: None,
+                ..Listed::default().holding(&snapshot)
             },
-            Err(failure) => Listed {
-                state: "unreadable",
-                reason: Some(failure.message),
-                ..Listed::default()
-            },
+            Err(failure) => Listed::default().unreadable(failure),
+        }
+    }
+
+    fn holding(self, snapshot: &Snapshot) -> Listed {
+        let live = |counts: fn(Place) -> bool| {
+            let all = snapshot.allocations.iter();
+            let counted = all.filter(|allocation| counts(allocation.kind.place()));
+            Some(counted.fold(0, |sum: u64, allocation| sum.saturating_add(allocation.bytes)))
+        };
+        Listed {
+            state: "recorded",
+            device_bytes: live(Place::on_device),
+            host_bytes: live(|place| place == Place::Host),
+            recording: Some(snapshot.process.recording.clone()),
+            ..self
+        }
+    }
+
+    fn unreadable(self, failure: Failure) -> Listed {
+        Listed {
+            state: "unreadable",
+            reason: Some(failure.message),
+            ..self
         }
     }
 
@@ -213,14 +220,6 @@ fn page(processes: &[Listed]) -> Document {
         page.next(format!("culeak why {}", process.pid));
     }
     page
-}
-
-fn live(snapshot: &Snapshot, counts: impl Fn(Place) -> bool) -> u64 {
-    let counted = snapshot
-        .allocations
-        .iter()
-        .filter(|allocation| counts(allocation.kind.place()));
-    counted.fold(0, |sum, allocation| sum.saturating_add(allocation.bytes))
 }
 
 #[cfg(test)]

@@ -199,15 +199,16 @@ impl Writer<'_> {
         self.packet(Some(time), Data::TrackEvent(event))
     }
 
-    fn instant(&mut self, track: u64, time: u64, name: String, notes: &[(&str, String)]) -> io::Result<()> {
+    /// An instant, or the beginning of a slice.
+    fn named(&mut self, r#type: i32, track: u64, time: u64, name: &str, notes: &[(&str, String)]) -> io::Result<()> {
         let note = |(name, text): &(&str, String)| DebugAnnotation {
             name: Some((*name).to_owned()),
             string_value: Some(Escaped(text).to_string()),
         };
         let event = TrackEvent {
-            r#type: Some(INSTANT),
+            r#type: Some(r#type),
             track_uuid: Some(track),
-            name: Some(Escaped(&name).to_string()),
+            name: Some(Escaped(name).to_string()),
             debug_annotations: notes.iter().map(note).collect(),
             ..TrackEvent::default()
         };
@@ -272,16 +273,18 @@ impl Writer<'_> {
     }
 
     fn instants(&mut self, owner: u64, offset: u64, snapshots: &[&Snapshot], last: &Snapshot) -> io::Result<()> {
-        let at = |time: u64| offset.saturating_add(time);
+        let mut instant = |time: u64, name: &str, notes: &[(&str, String)]| {
+            self.named(INSTANT, owner, offset.saturating_add(time), name, notes)
+        };
         for mark in &last.marks {
-            self.instant(owner, at(mark.time_ns), mark.name.clone(), &[])?;
+            instant(mark.time_ns, &mark.name, &[])?;
         }
         for failed in &last.failed {
             let name = format!("failed: {} of {}", failed.api, units::bytes(failed.bytes));
             let notes = [("error", failed.error.to_string()), ("times", failed.count.to_string())];
-            self.instant(owner, at(failed.first_ns), name.clone(), &notes)?;
+            instant(failed.first_ns, &name, &notes)?;
             if failed.last_ns != failed.first_ns {
-                self.instant(owner, at(failed.last_ns), name, &notes)?;
+                instant(failed.last_ns, &name, &notes)?;
             }
         }
         for snapshot in snapshots {
@@ -295,13 +298,8 @@ impl Writer<'_> {
                 Reason::Requested => "requested",
                 Reason::Every => "interval",
             };
-            let name = automatic.name.clone().unwrap_or_default();
-            self.instant(
-                owner,
-                at(snapshot.taken.at_ns),
-                format!("automatic snapshot: {why}"),
-                &[("name", name)],
-            )?;
+            let notes = [("name", automatic.name.clone().unwrap_or_default())];
+            instant(snapshot.taken.at_ns, &format!("automatic snapshot: {why}"), &notes)?;
         }
         Ok(())
     }

@@ -33,79 +33,49 @@ pub enum Field {
     Stack,
 }
 
+macro_rules! columns {
+    ($($name:literal: $field:expr;)+) => { &[$(Column { name: $name, field: $field }),+] };
+}
+
 /// In the order of the columns in files.
-pub const COLUMNS: &[Column] = &[
-    column("address", Field::Number(|allocation| allocation.address)),
-    column("bytes", Field::Number(|allocation| allocation.bytes)),
-    column("requested", Field::Number(|allocation| allocation.requested)),
-    column("kind", Field::Call(|_, call| call.kind.name().to_owned())),
-    column("level", Field::Level),
-    column("api", Field::Call(|_, call| shown(&call.api))),
-    column(
-        "domain",
-        Field::Call(|_, call| shown(call.domain.as_deref().unwrap_or_default())),
-    ),
-    column("origin", Field::Origin),
-    column(
-        "sample_bytes",
-        Field::Call(|snapshot, call| {
-            let sampling = snapshot.sampling.as_ref();
-            sampling
-                .map(|sampling| sampling.of(call).to_string())
-                .unwrap_or_default()
-        }),
-    ),
-    column(
-        "device",
-        Field::Call(|snapshot, call| match call.kind.place().counts_against(call.device) {
-            None => String::new(),
-            device => device_name(snapshot, device),
-        }),
-    ),
-    column(
-        "device_uuid",
-        Field::Call(|snapshot, call| {
-            let device = call.kind.place().counts_against(call.device);
-            let device = device.map(|device| &snapshot.devices[device]);
-            shown(device.map_or("", |device| &device.uuid))
-        }),
-    ),
-    column(
-        "stream",
-        Field::Call(|_, call| {
-            let stream = call.stream.map(|stream| stream_name(Some(stream)));
-            stream.unwrap_or_default()
-        }),
-    ),
-    column(
-        "pool",
-        Field::Call(|_, call| call.pool.map(|pool| format!("{pool:#x}")).unwrap_or_default()),
-    ),
-    column(
-        "thread",
-        Field::Call(|snapshot, call| {
-            let thread = &snapshot.threads[call.thread];
-            shown(format!("{} {}", thread.tid, thread.name).trim_end())
-        }),
-    ),
-    column("category", Field::Category),
-    column("time_ns", Field::Number(|allocation| allocation.time_ns)),
-    column("stack", Field::Stack),
-    column("host", Field::Call(|snapshot, _| shown(&snapshot.process.host))),
-    column(
-        "pid",
-        Field::Call(|snapshot, _| known(Some(snapshot.process.pid).filter(|pid| *pid != 0))),
-    ),
-    column("rank", Field::Call(|snapshot, _| known(Member::of(snapshot).rank))),
-];
+pub const COLUMNS: &[Column] = columns! {
+    "address": Field::Number(|allocation| allocation.address);
+    "bytes": Field::Number(|allocation| allocation.bytes);
+    "requested": Field::Number(|allocation| allocation.requested);
+    "kind": Field::Call(|_, call| call.kind.name().to_owned());
+    "level": Field::Level;
+    "api": Field::Call(|_, call| shown(&call.api));
+    "domain": Field::Call(|_, call| shown(call.domain.as_deref().unwrap_or_default()));
+    "origin": Field::Origin;
+    "sample_bytes": Field::Call(|snapshot, call| {
+        let sampling = snapshot.sampling.as_ref();
+        sampling.map_or_else(String::new, |sampling| sampling.of(call).to_string())
+    });
+    "device": Field::Call(|snapshot, call| match call.kind.place().counts_against(call.device) {
+        None => String::new(),
+        device => device_name(snapshot, device),
+    });
+    "device_uuid": Field::Call(|snapshot, call| {
+        let device = call.kind.place().counts_against(call.device);
+        shown(device.map_or("", |device| &snapshot.devices[device].uuid))
+    });
+    "stream": Field::Call(|_, call| call.stream.map_or_else(String::new, |stream| stream_name(Some(stream))));
+    "pool": Field::Call(|_, call| call.pool.map_or_else(String::new, |pool| format!("{pool:#x}")));
+    "thread": Field::Call(|snapshot, call| {
+        let thread = &snapshot.threads[call.thread];
+        shown(format!("{} {}", thread.tid, thread.name).trim_end())
+    });
+    "category": Field::Category;
+    "time_ns": Field::Number(|allocation| allocation.time_ns);
+    "stack": Field::Stack;
+    "host": Field::Call(|snapshot, _| shown(&snapshot.process.host));
+    "pid": Field::Call(|snapshot, _| known(Some(snapshot.process.pid).filter(|pid| *pid != 0)));
+    "rank": Field::Call(|snapshot, _| known(Member::of(snapshot).rank));
+};
 
 /// A number as text, empty if it is not known.
 fn known(number: Option<u32>) -> String {
     number.map_or_else(String::new, |number| number.to_string())
-}
-
-const fn column(name: &'static str, field: Field) -> Column {
-    Column { name, field }
 }
 
 fn shown(text: &str) -> String {

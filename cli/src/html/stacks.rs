@@ -3,11 +3,10 @@
 //! In sorted order, stacks with a common prefix are adjacent. So a frame of the graph is a range of stacks, and its
 //! callees are the runs within that range: the page builds no tree and draws only visible frames.
 
-use std::collections::HashMap;
-
 use culeak::analysis::site::CallStack;
 
 use super::data::Data;
+use crate::text::names::Distinct;
 
 /// One stack, outermost frame first.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -18,20 +17,12 @@ pub struct Stack {
 }
 
 /// Distinct stacks, numbered in order of arrival.
-#[derive(Debug, Default)]
-pub struct Stacks {
-    stacks: Vec<Stack>,
-    numbers: HashMap<Stack, usize>,
-}
+#[derive(Default)]
+pub struct Stacks(Distinct<Stack>);
 
 impl Stacks {
     pub fn add(&mut self, stack: Stack) -> usize {
-        let next = self.stacks.len();
-        let number = *self.numbers.entry(stack.clone()).or_insert(next);
-        if number == next {
-            self.stacks.push(stack);
-        }
-        number
+        self.0.number(stack)
     }
 
     /// Adds the frames that a report shows, or all with `full`.
@@ -49,7 +40,7 @@ impl Stacks {
 
     /// Writes the stacks and returns the new number of each.
     pub fn write(self, data: &mut Data, prefix: &str) -> Vec<u64> {
-        let stacks = self.stacks;
+        let stacks = self.0.items;
         let mut order: Vec<usize> = (0..stacks.len()).collect();
         order.sort_by(|&a, &b| stacks[a].frames.cmp(&stacks[b].frames));
         let mut shared = Vec::with_capacity(order.len());

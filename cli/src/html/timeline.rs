@@ -4,11 +4,9 @@
 //! of what was allocated between two boundaries and is live at the second. A class is a stack, a kind, a place, a layer and
 //! the properties that memory can be stacked by.
 
-use std::collections::HashMap;
-
 use culeak::analysis::categories::{Request, Sorter};
 use culeak::analysis::lives::{self, Logged};
-use culeak::analysis::over_time::{Classes, Detail, OverTime};
+use culeak::analysis::over_time::{Classes, Curve, Detail, OverTime};
 use culeak::analysis::report::{Options, place_name};
 use culeak::analysis::site::{CallStack, CallStacks};
 use culeak::analysis::words;
@@ -22,7 +20,7 @@ use super::graph::number_of;
 use super::report::Item;
 use super::stacks::Stacks;
 use crate::escape::Escaped;
-use crate::text::names;
+use crate::text::names::{self, Distinct};
 
 /// The most boundaries and spans: 1.5 million spans are about 10 MB of the page.
 const DETAIL: Detail = Detail {
@@ -48,7 +46,7 @@ struct Grouping {
 const GROUPINGS: &[Grouping] = &[
     Grouping {
         title: "call site",
-        name: |naming, requested| site_name(naming.stacks.get(requested.site.stack)),
+        name: |naming, requested| names::site(naming.stacks.get(requested.site.stack)),
     },
     Grouping {
         title: "category",
@@ -92,17 +90,6 @@ impl Naming<'_, '_> {
     }
 }
 
-fn site_name(stack: &CallStack) -> String {
-    let Some(frame) = stack.site() else {
-        return names::NO_STACK.to_owned();
-    };
-    let detail = names::Detail {
-        signatures: false,
-        lines: true,
-    };
-    names::frame(frame, detail)
-}
-
 fn owner(stack: &CallStack) -> Option<&'static str> {
     stack.library.or(stack.allocator)
 }
@@ -124,15 +111,6 @@ pub struct Shown {
 }
 
 #[derive(Serialize)]
-struct Curve {
-    place: u32,
-    driver: bool,
-    peak_bytes: u64,
-    /// Index of the boundary.
-    peak: usize,
-}
-
-#[derive(Serialize)]
 struct Mark {
     time_ns: u64,
     text: String,
@@ -148,7 +126,7 @@ struct Phase {
 }
 
 /// Memory that the page does not distinguish.
-#[derive(PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 struct Class {
     /// Numbered as in [`Stacks`].
     stack: usize,
@@ -176,8 +154,8 @@ impl Prepared {
         let mut classing = Classing {
             data,
             stacks,
-            numbers: HashMap::new(),
-            places: Vec::new(),
+            classes: Distinct::default(),
+            places: Distinct::default(),
             full: item.full_stacks,
         };
         let naming = Naming {
@@ -195,7 +173,7 @@ impl Prepared {
                 site,
                 thread: threads[nth],
             };
-            let place = classing.place(place_name(snapshot, site.kind, site.device));
+            let place = classing.places.number(place_name(snapshot, site.kind, site.device)) as u32;
             let wanted = wanted[nth] && site.kind.place() != Place::Nowhere;
             let mut classes = [None; 2];
             for behind in [true, false] {
@@ -218,28 +196,20 @@ impl Prepared {
             .flat_map(|phase| [phase.begin_ns, phase.end_ns]);
         let times: Vec<u64> = marks.iter().take(EXACT).map(|mark| mark.time_ns).chain(ends).collect();
         let over_time = OverTime::of(timeline, &lives, &of_sites, &times, DETAIL);
-        let Classing { numbers, places, .. } = classing;
-        let mut classes: Vec<(Class, u32)> = numbers.into_iter().collect();
-        classes.sort_by_key(|(_, number)| *number);
-        let curves = over_time.curves.iter().map(|curve| Curve {
-            place: curve.place,
-            driver: curve.driver,
-            peak_bytes: curve.peak_bytes,
-            peak: curve.peak,
-        });
+        let Classing { classes, places, .. } = classing;
         Prepared {
             shown: Shown {
                 since_ns: timeline.since_ns,
                 until_ns: over_time.boundaries.last().map_or(0, |last| last.time_ns),
                 lacks: lacks(timeline),
-                places: places.iter().map(|place| Escaped(place).to_string()).collect(),
+                places: places.items.iter().map(|place| Escaped(place).to_string()).collect(),
                 groupings: GROUPINGS.iter().map(|grouping| grouping.title).collect(),
-                curves: curves.collect(),
+                curves: over_time.curves.clone(),
                 marks,
                 phases,
                 failed,
             },
-            classes: classes.into_iter().map(|(class, _)| class).collect(),
+            classes: classes.items,
             over_time,
         }
     }
@@ -314,20 +284,12 @@ impl Prepared {
 struct Classing<'d, 'a> {
     data: &'d mut Data<'a>,
     stacks: &'d mut Stacks,
-    numbers: HashMap<Class, u32>,
-    places: Vec<String>,
+    classes: Distinct<Class>,
+    places: Distinct<String>,
     full: bool,
 }
 
 impl<'a> Classing<'_, 'a> {
-    fn place(&mut self, name: String) -> u32 {
-        let known = self.places.iter().position(|known| *known == name);
-        known.unwrap_or_else(|| {
-            self.places.push(name);
-            self.places.len() - 1
-        }) as u32
-    }
-
     fn class(&mut self, naming: &Naming<'_, 'a>, requested: &Requested, layer: u64, place: u32) -> u32 {
         let stack = naming.stacks.get(requested.site.stack);
         let class = Class {
@@ -341,8 +303,7 @@ impl<'a> Classing<'_, 'a> {
                 .map(|grouping| self.data.text(&(grouping.name)(naming, requested)))
                 .collect(),
         };
-        let next = self.numbers.len() as u32;
-        *self.numbers.entry(class).or_insert(next)
+        self.classes.number(class) as u32
     }
 }
 

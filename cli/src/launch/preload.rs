@@ -53,30 +53,21 @@ pub enum Obstacle {
 
 impl fmt::Display for Obstacle {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Obstacle::Static => out.write_str("is statically linked, so no library can be preloaded"),
-            Obstacle::Privileged(how) => write!(out, "{how}, so the loader ignores LD_PRELOAD"),
+        out.write_str(&match self {
+            Obstacle::Static => "is statically linked, so no library can be preloaded".to_owned(),
+            Obstacle::Privileged(how) => format!("{how}, so the loader ignores LD_PRELOAD"),
             Obstacle::OtherArchitecture(theirs) => {
-                write!(
-                    out,
-                    "is built for {theirs}, but the preload library for {}",
-                    env::consts::ARCH
-                )
+                let ours = env::consts::ARCH;
+                format!("is built for {theirs}, but the preload library for {ours}")
             }
             Obstacle::OtherLibc(loader) => {
-                write!(
-                    out,
-                    "uses the loader {loader}, but the preload library needs glibc, as CUDA does"
-                )
+                format!("uses the loader {loader}, but the preload library needs glibc, as CUDA does")
             }
-            Obstacle::DropsPreload { how, .. } => write!(out, "{how}, so the program gets no LD_PRELOAD"),
+            Obstacle::DropsPreload { how, .. } => format!("{how}, so the program gets no LD_PRELOAD"),
             Obstacle::StartsElsewhere(what) => {
-                write!(
-                    out,
-                    "starts programs elsewhere ({what}), where LD_PRELOAD has no effect"
-                )
+                format!("starts programs elsewhere ({what}), where LD_PRELOAD has no effect")
             }
-        }
+        })
     }
 }
 

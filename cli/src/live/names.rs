@@ -14,7 +14,7 @@ use culeak::analysis::site::{CallStack, CallStacks, Fingerprint};
 use culeak::snapshot::Snapshot;
 
 use super::Message;
-use super::sums::StackKey;
+use super::sums::{LiveSums, StackKey};
 use crate::load::many::Symbols;
 use crate::symbolize::{Places, sentences, symbolize};
 
@@ -73,11 +73,19 @@ pub struct Unnamed {
 pub struct Asked(HashSet<StackKey>);
 
 impl Asked {
-    /// Takes the new stacks out of a snapshot. `keys`: the keys of its stacks.
-    pub fn pick(&mut self, snapshot: &mut Snapshot, keys: &[StackKey], root: Option<&PathBuf>) -> Option<Unnamed> {
+    /// Takes the new stacks that hold memory or objects out of a snapshot. `keys`: of its stacks; `sums`: of its records.
+    pub fn pick(
+        &mut self,
+        snapshot: &mut Snapshot,
+        keys: &[StackKey],
+        sums: &LiveSums,
+        root: Option<&PathBuf>,
+    ) -> Option<Unnamed> {
         // Every answer names memory without a stack, so the first request is sent even if there is no stack.
         let first = self.0.insert(StackKey::NONE);
-        let is_new: Vec<bool> = keys.iter().map(|key| self.0.insert(*key)).collect();
+        let holding: HashSet<StackKey> = sums.tallies.keys().map(|key| key.stack).collect();
+        let is_new = |key: &StackKey| holding.contains(key) && self.0.insert(*key);
+        let is_new: Vec<bool> = keys.iter().map(is_new).collect();
         if !first && !is_new.contains(&true) {
             return None;
         }

@@ -5,8 +5,7 @@ use std::path::PathBuf;
 
 use culeak::analysis::report::{self, Tally};
 use culeak::kind::{Kind, Place};
-use culeak::reader::StackSums;
-use culeak::snapshot::{Losses, Process};
+use culeak::snapshot::{Losses, Process, Snapshot};
 
 use super::sums::{LiveSums, StackKey};
 
@@ -37,15 +36,15 @@ pub struct Reading {
 pub struct DeviceReading {
     pub ordinal: i32,
     pub name: String,
+    pub uuid: String,
     pub live: Tally,
     pub peak_bytes: u64,
 }
 
 impl Reading {
-    /// `keys`: of all stacks in this and the previous readings of the recording.
-    pub fn of(stack_sums: &StackSums, keys: &[StackKey], recording: PathBuf) -> Reading {
-        let sums = LiveSums::of(stack_sums, keys);
-        let snapshot = &stack_sums.snapshot;
+    /// `keys`: of the snapshot's stacks.
+    pub fn of(snapshot: &Snapshot, keys: &[StackKey], recording: PathBuf) -> Reading {
+        let sums = LiveSums::of(snapshot, keys);
         let peak = |device: usize| {
             let of_device = snapshot.device_peaks.iter().find(|peak| peak.device == device);
             of_device.map_or(0, |peak| peak.peak_bytes)
@@ -57,15 +56,16 @@ impl Reading {
             .map(|(index, device)| DeviceReading {
                 ordinal: device.ordinal,
                 name: device.name.clone(),
+                uuid: device.uuid.clone(),
                 live: sums.devices[index],
                 peak_bytes: peak(index),
             })
             .collect();
         devices.sort_by_key(|device| device.ordinal);
-        let failed = snapshot.failed.iter().map(|failed| Tally {
-            bytes: failed.bytes,
-            count: failed.count,
-        });
+        let failed = snapshot
+            .failed
+            .iter()
+            .map(|failed| Tally::new(failed.bytes, failed.count));
         let mut objects: BTreeMap<Kind, u64> = BTreeMap::new();
         let counters = snapshot.object_counters.iter();
         for counter in counters.filter(|counter| counter.kind.place() == Place::Object && counter.live_count > 0) {

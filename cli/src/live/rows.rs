@@ -78,11 +78,7 @@ impl Row {
         match (before.count, after.count) {
             (0, _) => State::New,
             (_, 0) => State::Gone,
-            _ => match (after.bytes, after.count).cmp(&(before.bytes, before.count)) {
-                std::cmp::Ordering::Less => State::Shrunk,
-                std::cmp::Ordering::Equal => State::Unchanged,
-                std::cmp::Ordering::Greater => State::Grown,
-            },
+            _ => State::between(before, after),
         }
     }
 }
@@ -274,11 +270,10 @@ mod tests {
     use crate::live::sums::stack_keys;
     use crate::text::sample::{Sample, leaky, serving};
     use culeak::analysis::report::{Options, Report};
-    use culeak::reader::StackSums;
     use culeak::snapshot::Snapshot;
 
     fn rows(now: &Snapshot, before: Option<&Snapshot>) -> Rows {
-        let sums = |snapshot: &Snapshot| LiveSums::of(&StackSums::of(snapshot.clone()), &stack_keys(snapshot));
+        let sums = |snapshot: &Snapshot| LiveSums::of(snapshot, &stack_keys(snapshot));
         let mut names = names::all(now, &stack_keys(now));
         if let Some(before) = before {
             names.extend(names::all(before, &stack_keys(before)));
@@ -370,7 +365,7 @@ mod tests {
     #[test]
     fn memory_without_names_is_in_the_total_and_in_no_row() {
         let snapshot = leaky();
-        let sums = LiveSums::of(&StackSums::of(snapshot.clone()), &stack_keys(&snapshot));
+        let sums = LiveSums::of(&snapshot, &stack_keys(&snapshot));
         let rows = Rows::of(&sums, None, &Names::default());
         assert!(rows.rows.is_empty());
         assert_eq!(rows.unnamed_tally.count, snapshot.allocations.len() as u64);

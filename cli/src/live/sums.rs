@@ -6,10 +6,12 @@
 //!
 //! Deliberately absent: call sites, and whether memory is held or cached. Both follow from names; see `rows`.
 
+use culeak::analysis::groups::Groups;
+use culeak::analysis::objects;
 use culeak::analysis::report::Tally;
 pub use culeak::analysis::stack_key::{StackKey, stack_keys};
-use culeak::kind::Kind;
-use culeak::reader::StackSums;
+use culeak::kind::{Kind, Place};
+use culeak::snapshot::Snapshot;
 use foldhash::HashMap;
 
 /// Records with equal keys are added up.
@@ -57,35 +59,38 @@ pub struct LiveSums {
 }
 
 impl LiveSums {
-    /// `stacks`: the keys of all stacks in this and the previous readings of the recording.
-    pub fn of(stack_sums: &StackSums, stacks: &[StackKey]) -> LiveSums {
-        let mut devices = vec![Tally::default(); stack_sums.snapshot.devices.len()];
+    /// `keys`: of the snapshot's stacks.
+    pub fn of(snapshot: &Snapshot, keys: &[StackKey]) -> LiveSums {
+        let groups = Groups::without_stacks(snapshot);
+        let objects = objects::groups(snapshot, |call, _, _| call.kind.place() == Place::Object);
+        let mut devices = vec![Tally::default(); snapshot.devices.len()];
         let mut tallies: HashMap<SumKey, LiveTally> = HashMap::default();
-        tallies.reserve(stack_sums.sums.len());
-        for sum in &stack_sums.sums {
+        for group in groups.all.iter().chain(&objects) {
+            let kind = group.call.kind;
             let key = SumKey {
-                stack: sum.stack.map_or(StackKey::NONE, |stack| stacks[stack]),
-                kind: sum.kind,
-                carries_blocks: sum.carries_blocks,
+                stack: group.stack.map_or(StackKey::NONE, |stack| keys[stack]),
+                kind,
+                carries_blocks: group.owner.is_some(),
             };
             // Of memory whose stack was not taken, only the sum of the device is known.
-            if sum.at_stack.count > 0 || sum.tally.count == 0 {
+            let at_stack = group.at_stack();
+            if at_stack.count > 0 {
                 tallies.entry(key).or_default().join(LiveTally {
-                    tally: sum.at_stack,
-                    oldest_ns: sum.oldest_ns,
-                    newest_ns: sum.newest_ns,
+                    tally: at_stack,
+                    oldest_ns: group.oldest_ns,
+                    newest_ns: group.newest_ns,
                 });
             }
-            if let Some(device) = sum.device
-                && sum.kind.place().on_device()
+            if let Some(device) = group.call.device
+                && kind.place().on_device()
             {
-                devices[device].join(sum.tally);
+                devices[device].join(group.tally());
             }
         }
         LiveSums {
             tallies,
             devices,
-            watched: stack_sums.watched.clone(),
+            watched: groups.watched.names().map(str::to_owned).collect(),
         }
     }
 }
@@ -98,7 +103,7 @@ mod tests {
     #[test]
     fn sums_are_those_of_the_records() {
         let snapshot = leaky();
-        let sums = LiveSums::of(&StackSums::of(snapshot.clone()), &stack_keys(&snapshot));
+        let sums = LiveSums::of(&snapshot, &stack_keys(&snapshot));
         let total = Tally::total(sums.tallies.values().map(|live| live.tally));
         assert_eq!(total.count, snapshot.allocations.len() as u64);
         assert_eq!(

@@ -1,9 +1,9 @@
 //! The watching thread: finds processes, reads their recordings in turn, and sends the readings.
 //!
 //! Each refresh reads the process on the screen, then others in turn: at least one, and more until half of the interval
-//! has passed. Recordings of ended processes are read once. Unchanged data is not read again (see
-//! `culeak::reader::Follower`), and reading copies from the file, so it does not disturb the process. If a refresh takes
-//! longer than the interval, the thread still sleeps for a quarter of that time.
+//! has passed. Recordings of ended processes are read once, and a recording that has not changed is not read again
+//! (`culeak::reader::pulse`). Reading copies from the file, so it does not disturb the process. If a refresh takes
+//! longer than half of the interval, the thread sleeps as long as it took.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
@@ -11,14 +11,14 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-use culeak::reader::{self, Follower, Identity, ReadError, StackSums};
+use culeak::reader::{self, Identity, Pulse, ReadError};
 use culeak::snapshot::ProcessState;
 
 use super::Message;
 use super::names::{self, Asked, Names, Unnamed};
 use super::reading::Reading;
 use super::state::State;
-use super::sums::{StackKey, stack_keys};
+use super::sums::stack_keys;
 use super::usage::{self, Question};
 use crate::load;
 use crate::symbolize::Places;
@@ -58,9 +58,8 @@ struct Target {
     recording: PathBuf,
     /// The root folder of the process, if it differs from ours.
     root: Option<PathBuf>,
-    follower: Follower,
-    /// Of all stacks that the follower has returned.
-    keys: Vec<StackKey>,
+    /// The last reading, if no record was about to change.
+    last: Option<(Pulse, Instant, Reading)>,
     asked: Asked,
     ended: bool,
     /// The process was never recorded: its memory is read, and the rows are holders. When that began.
@@ -105,7 +104,7 @@ pub fn serve(source: &Source, interval: Duration, outlets: &Outlets, chosen: &Re
             return;
         }
         let took = began.elapsed();
-        let mut rest = interval.saturating_sub(took).max(took / 4);
+        let mut rest = interval.saturating_sub(took).max(took);
         // While there is nothing to show, search more often.
         if targets.is_empty() {
             rest = rest.min(Duration::from_millis(200));
@@ -219,10 +218,9 @@ fn send(outlets: &Outlets, message: Message) -> bool {
 impl Target {
     fn new(recording: PathBuf) -> Target {
         Target {
-            follower: Follower::new(&recording),
             recording,
             root: None,
-            keys: Vec::new(),
+            last: None,
             asked: Asked::default(),
             ended: false,
             unrecorded: None,
@@ -250,13 +248,12 @@ impl Target {
             }
         };
         snapshot.taken.at_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let mut stack_sums = StackSums::of(snapshot);
-        let keys = stack_keys(&stack_sums.snapshot);
-        let mut reading = Reading::of(&stack_sums, &keys, self.recording.clone());
+        let keys = stack_keys(&snapshot);
+        let mut reading = Reading::of(&snapshot, &keys, self.recording.clone());
         // Of blocks in pools, the memory of the pool is not known.
         reading.devices.retain(|device| device.live.bytes > 0);
         notes.retain(|note| self.notes.insert(note.clone()));
-        let unnamed = self.asked.pick(&mut stack_sums.snapshot, &keys, None);
+        let unnamed = self.asked.pick(&mut snapshot, &keys, &reading.sums, None);
         send(outlets, Message::Reading(Box::new(reading)))
             && send(outlets, Message::Names(Names::default(), notes))
             && unnamed.is_none_or(|unnamed| outlets.unnamed.send(unnamed).is_ok())
@@ -267,24 +264,19 @@ impl Target {
         if let Some((pid, began)) = self.unrecorded {
             return self.search(pid, began, outlets);
         }
-        let mut stack_sums = match self.follower.read() {
-            Ok(stack_sums) => stack_sums,
-            // The process is still creating it.
-            Err(ReadError::Empty(_) | ReadError::Unfinished(_)) => return true,
-            Err(error) => return send(outlets, Message::Unreadable(self.recording.clone(), error.to_string())),
+        let (reading, unnamed) = match self.unchanged() {
+            Some(reading) => (reading, None),
+            None => match self.read_again() {
+                Ok(read) => read,
+                // The process is still creating it.
+                Err(ReadError::Empty(_) | ReadError::Unfinished(_)) => return true,
+                Err(error) => return send(outlets, Message::Unreadable(self.recording.clone(), error.to_string())),
+            },
         };
-        self.keys.extend(stack_keys(&stack_sums.snapshot));
-        let reading = Reading::of(&stack_sums, &self.keys, self.recording.clone());
         // A recording from another host or an automatic snapshot does not change either, but may still be copied here.
         self.ended = reading.finished;
-        if self.ended {
-            // Frees the follower's copy of the records.
-            self.follower = Follower::new(&self.recording);
-        }
-        let fresh = &self.keys[stack_sums.known_stacks..];
-        let unnamed = self.asked.pick(&mut stack_sums.snapshot, fresh, self.root.as_ref());
         if on_screen && reading.process.state == ProcessState::Running && !reading.devices.is_empty() {
-            let devices = stack_sums.snapshot.devices.iter();
+            let devices = reading.devices.iter();
             // The usage thread may have ended; then no usage is shown.
             let _ = outlets.usage.send(Question {
                 recording: self.recording.clone(),
@@ -294,6 +286,32 @@ impl Target {
         }
         send(outlets, Message::Reading(Box::new(reading)))
             && unnamed.is_none_or(|unnamed| outlets.unnamed.send(unnamed).is_ok())
+    }
+
+    /// The last reading at the present time, if the process still runs and nothing was recorded since.
+    fn unchanged(&self) -> Option<Reading> {
+        let (pulse, read, reading) = self.last.as_ref()?;
+        let stays = reading.process.state == ProcessState::Running
+            && reader::is_running(&self.recording).is_ok_and(|runs| runs)
+            && reader::pulse(&self.recording).is_ok_and(|now| now == *pulse);
+        stays.then(|| Reading {
+            at_ns: reading.at_ns + u64::try_from(read.elapsed().as_nanos()).unwrap_or(0),
+            ..reading.clone()
+        })
+    }
+
+    /// Reads the whole recording, and picks the stacks that have no names yet.
+    fn read_again(&mut self) -> Result<(Reading, Option<Unnamed>), ReadError> {
+        // Taken first, so that later changes show in the next one.
+        let (pulse, read) = (reader::pulse(&self.recording)?, Instant::now());
+        let mut snapshot = reader::read_once(&self.recording)?;
+        let keys = stack_keys(&snapshot);
+        let reading = Reading::of(&snapshot, &keys, self.recording.clone());
+        let unnamed = self.asked.pick(&mut snapshot, &keys, &reading.sums, self.root.as_ref());
+        // An allocation whose free has begun may be restored, and then the counters are as before.
+        let is_settled = snapshot.taken.in_flight == 0 && !reading.finished;
+        self.last = is_settled.then(|| (pulse, read, reading.clone()));
+        Ok((reading, unnamed))
     }
 }
 
@@ -329,16 +347,7 @@ impl Search {
             Source::Path(path) if path.is_dir() => self.all(recordings(path)),
             Source::Path(path) if known.is_empty() => self.all(path.is_file().then(|| path.clone())),
             Source::Process(pid) if known.is_empty() => match load::recording_of(*pid) {
-                Ok((recording, root)) => {
-                    let root = Some(root);
-                    self.all([recording])
-                        .into_iter()
-                        .map(|target| Target {
-                            root: root.clone(),
-                            ..target
-                        })
-                        .collect()
-                }
+                Ok((recording, root)) => below(Some(&root), self.all([recording])),
                 Err(_) if load::has_no_library(*pid) => vec![Target::unrecorded(*pid)],
                 Err(_) => {
                     self.gone = !load::process_lives(*pid);
@@ -402,15 +411,14 @@ impl Search {
                 .collect();
             ancestors(child.parent_pid).any(|pid| parents.iter().any(|parent| parent.pid == pid))
         });
-        let root = known.first().and_then(|target| target.root.clone());
-        found
-            .into_iter()
-            .map(|target| Target {
-                root: root.clone(),
-                ..target
-            })
-            .collect()
+        below(known.first().and_then(|target| target.root.as_ref()), found)
     }
+}
+
+/// Processes with this root folder.
+fn below(root: Option<&PathBuf>, mut targets: Vec<Target>) -> Vec<Target> {
+    targets.iter_mut().for_each(|target| target.root = root.cloned());
+    targets
 }
 
 /// A process and its living ancestors.

@@ -1,6 +1,7 @@
 //! A process that was never recorded, for the live view: what holds each block is in place of the stack that allocated it.
 
-use culeak::analysis::why::words::{class_and_origin, path_text};
+use culeak::analysis::why::OriginKey;
+use culeak::analysis::why::words::path_text;
 use culeak::snapshot::{HolderPath, Language, Location, Snapshot, Stack, Symbol};
 
 use super::holders::{self, Wanted};
@@ -40,8 +41,7 @@ fn held(snapshot: &mut Snapshot) {
     };
     let of_path = |path: &HolderPath| {
         let possibly = if path.possibly { "possibly " } else { "" };
-        let note = path.note.as_deref();
-        let origin = class_and_origin(path.class, path.root, &path.origin, "", note);
+        let origin = OriginKey::of(path).text_without_type();
         stack(&[&format!("{possibly}{origin}"), &path_text(path)])
     };
     let stacks: Vec<usize> = holders.paths.iter().map(of_path).collect();

@@ -51,17 +51,15 @@ pub fn job(places: &[Place], how: &How, options: &Options) -> JobReport {
         *lock(&job) = Job::default();
         work.elsewhere = AtomicUsize::new(0);
         let mut skipped: HashSet<u32> = earlier.iter().copied().collect();
-        skipped.extend(into_inner(&mut work.unreadable).iter().map(|(number, _)| *number));
+        skipped.extend(lock(&work.unreadable).iter().map(|(number, _)| *number));
         work.read(places, &|number| !skipped.contains(&number));
     }
     let elsewhere = *work.elsewhere.get_mut();
-    let mut unreadable = std::mem::take(into_inner(&mut work.unreadable));
-    unreadable.sort_by_key(|(number, _)| *number);
-    let sites = work.sites.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let (sites, unreadable) = work.finish();
     JobReport {
         earlier_snapshots: earlier.len(),
         elsewhere,
-        unreadable: unreadable.into_iter().map(|(_, why)| why).collect(),
+        unreadable,
         ..job
             .into_inner()
             .unwrap_or_else(PoisonError::into_inner)
@@ -74,11 +72,9 @@ pub fn job(places: &[Place], how: &How, options: &Options) -> JobReport {
 pub fn side(places: &[Place], how: &How, sites: Sites) -> (Side, Sites) {
     let kept = Mutex::new(Vec::new());
     let keep = |number: u32, sums: ProcessSums| lock(&kept).push((number, sums));
-    let mut work = Work::over(how, sites, &keep);
+    let work = Work::over(how, sites, &keep);
     work.read(places, &|_| true);
-    let mut unreadable = std::mem::take(into_inner(&mut work.unreadable));
-    unreadable.sort_by_key(|(number, _)| *number);
-    let sites = work.sites.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let (sites, unreadable) = work.finish();
     let mut kept = kept.into_inner().unwrap_or_else(PoisonError::into_inner);
     kept.sort_by_key(|(number, _)| *number);
     let skipped: HashSet<u32> = earlier(kept.iter().map(|(number, sums)| (&sums.row, *number)))
@@ -88,13 +84,9 @@ pub fn side(places: &[Place], how: &How, sites: Sites) -> (Side, Sites) {
     let side = Side {
         processes: kept.into_iter().map(|(_, sums)| sums).collect(),
         earlier_snapshots: skipped.len(),
-        unreadable: unreadable.into_iter().map(|(_, why)| why).collect(),
+        unreadable,
     };
     (side, sites)
-}
-
-fn into_inner<T>(mutex: &mut Mutex<T>) -> &mut T {
-    mutex.get_mut().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A panic of another thread ends the command, or the question of `culeak mcp`.
@@ -149,6 +141,14 @@ impl<'a> Work<'a> {
             piped: Mutex::default(),
             elsewhere: AtomicUsize::new(0),
         }
+    }
+
+    /// The sites, and the inputs that could not be read, in their order.
+    fn finish(self) -> (Sites, Vec<Unreadable>) {
+        let mut unreadable = self.unreadable.into_inner().unwrap_or_else(PoisonError::into_inner);
+        unreadable.sort_by_key(|(number, _)| *number);
+        let sites = self.sites.into_inner().unwrap_or_else(PoisonError::into_inner);
+        (sites, unreadable.into_iter().map(|(_, why)| why).collect())
     }
 
     fn read(&self, places: &[Place], wanted: &(dyn Fn(u32) -> bool + Sync)) {

@@ -9,7 +9,7 @@ use std::hash::Hash;
 use culeak::analysis::function_name::plain;
 use culeak::analysis::groups::Level;
 use culeak::analysis::profile::{Profile, Sample};
-use culeak::analysis::site::Frame;
+use culeak::analysis::site::{CallStack, Frame};
 use culeak::kind::Place;
 
 use crate::escape::Escaped;
@@ -58,6 +58,16 @@ pub struct Detail {
     pub signatures: bool,
     /// `train.cu:212`. Without lines, stacks of two builds of a program match.
     pub lines: bool,
+}
+
+/// The call site of a stack, with its line.
+pub fn site(stack: &CallStack) -> String {
+    let detail = Detail {
+        signatures: false,
+        lines: true,
+    };
+    let site = stack.site();
+    site.map_or_else(|| NO_STACK.to_owned(), |site| frame(site, detail))
 }
 
 /// The function without its place.

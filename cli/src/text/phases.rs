@@ -141,10 +141,7 @@ fn chosen_name(chosen: &Chosen) -> String {
 
 fn left_behind(chosen: &Chosen, page: &mut Document) {
     for site in &chosen.left_behind {
-        let tally = parts::tally(Tally {
-            bytes: site.bytes,
-            count: site.count,
-        });
+        let tally = parts::tally(Tally::new(site.bytes, site.count));
         let place = site.place.iter().map(|place| format!("  {place}")).collect::<String>();
         page.indented(4, dim(format!("{tally}  {}{place}", short_name(&site.label))));
     }

@@ -3,9 +3,8 @@
 //! A chain of frames without branches is not indented further. Where branches are hidden, a line has their number and
 //! memory.
 
-use culeak::analysis::profile::tree::{Node, Step, Tree};
+use culeak::analysis::profile::tree::{Both, Node, Step, Tree};
 use culeak::analysis::profile::{Profile, Sums};
-use culeak::analysis::report::Tally;
 use culeak::analysis::site::{Frame, Line, Role, fold};
 
 use super::names::{self, Detail};
@@ -16,8 +15,12 @@ use crate::document::{self, BOLD, Branch, Cell, DIM, Document, PLAIN};
 const WIDEST: usize = 1200;
 
 pub fn write(profile: &Profile, tree: &Tree, detail: Detail, page: &mut Document) {
-    let total = tree.root().tally;
-    let numbers = |tally: Tally, _, is_estimate| {
+    let total = tree.root().sums.now;
+    let numbers = |Both {
+                       now: tally,
+                       is_estimate,
+                       ..
+                   }: Both| {
         let about = parts::about(is_estimate);
         vec![
             Cell::Number(format!("{about}{}", units::bytes(tally.bytes))),
@@ -37,8 +40,9 @@ pub fn write(profile: &Profile, tree: &Tree, detail: Detail, page: &mut Document
 
 /// A tree of changes, with the memory after.
 pub fn write_difference(frames: &[Frame], tree: &Tree, detail: Detail, page: &mut Document) {
-    let numbers = |now: Tally, before: Tally, is_estimate| {
-        let about = parts::about(is_estimate);
+    let numbers = |sums: Both| {
+        let Both { now, before, .. } = sums;
+        let about = parts::about(sums.is_estimate);
         let bytes = i128::from(now.bytes) - i128::from(before.bytes);
         let count = i128::from(now.count) - i128::from(before.count);
         vec![
@@ -50,13 +54,13 @@ pub fn write_difference(frames: &[Frame], tree: &Tree, detail: Detail, page: &mu
     page.tree(of(frames, tree, detail, vec!["change", "blocks", "now"], &numbers));
 }
 
-/// `numbers`: the columns left of the tree, from a node's tallies after and before, and whether they are estimates.
+/// `numbers`: the columns left of the tree, from a node's sums.
 fn of(
     frames: &[Frame],
     tree: &Tree,
     detail: Detail,
     headings: Vec<&'static str>,
-    numbers: &dyn Fn(Tally, Tally, bool) -> Vec<Cell>,
+    numbers: &dyn Fn(Both) -> Vec<Cell>,
 ) -> document::Tree {
     enum Below {
         Node(usize),
@@ -69,19 +73,16 @@ fn of(
             Below::Node(number) => number,
             Below::Hidden(parent) => {
                 let parent = &tree.nodes[parent];
-                let cells = numbers(parent.hidden, parent.hidden_before, parent.hidden_is_estimate);
+                let cells = numbers(parent.hidden);
                 let text = document::more(parent.hidden_children as u64, "branch", "");
                 branches.push(Branch::new(cells, lead).note(DIM, text));
                 continue;
             }
         };
         let node = &tree.nodes[number];
-        let then = if lead[1].len() > WIDEST {
-            String::new()
-        } else {
-            lead[1].clone()
-        };
-        let cells = numbers(node.tally, node.before, node.is_estimate);
+        let then = lead[1].as_str();
+        let then = if then.len() > WIDEST { "" } else { then }.to_owned();
+        let cells = numbers(node.sums);
         branches.push(with_frames(Branch::new(cells, lead), frames, node, detail));
         let mut below: Vec<Below> = node.children.iter().map(|&child| Below::Node(child)).collect();
         if node.hidden_children > 0 {

@@ -3,9 +3,9 @@
 
 use culeak::analysis::report::{Report, Row, Tally, shell_word};
 use culeak::analysis::why::modules::{NO_MODULE, folded};
-use culeak::analysis::why::words::{class_and_origin, meaning};
+use culeak::analysis::why::words::meaning;
 use culeak::analysis::why::{
-    Also, HolderRow, Matched, ModuleRow, Modules, One, Origin, Retained, SiteHolder, SiteHolders, Why,
+    Also, HolderRow, Matched, ModuleRow, Modules, One, Origin, OriginKey, Retained, SiteHolder, SiteHolders, Why,
 };
 use culeak::snapshot::{Class, Step};
 
@@ -164,7 +164,7 @@ fn tensors(row: &HolderRow) -> String {
 const POSSIBLY: &str = "possibly ";
 
 fn origins(why: &Why, page: &mut Document) {
-    let style = |origin: &Origin| if origin.class == Class::Held { BOLD } else { WARN };
+    let style = |origin: &Origin| if origin.key.class == Class::Held { BOLD } else { WARN };
     let rows = Rows::of(&why.origins)
         .bare()
         .column("bytes", |origin| Cell::Size(origin.tally.bytes).styled(BOLD))
@@ -340,8 +340,7 @@ fn one(block: &One, page: &mut Document) {
     let Some(path) = block.held else {
         return page.line(styled(WARN, "its holder was not searched for"));
     };
-    let note = path.note.as_deref();
-    let origin = class_and_origin(path.class, path.root, &path.origin, &path.origin_type, note);
+    let origin = OriginKey::of(path).text();
     let possibly = if path.possibly { POSSIBLY } else { "" };
     let by = if path.class == Class::Held { "held by " } else { "" };
     page.blank();

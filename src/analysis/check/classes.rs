@@ -8,7 +8,7 @@ use crate::analysis::groups::{Group, Groups, Level};
 use crate::analysis::report::Row;
 use crate::analysis::site::CallStacks;
 use crate::analysis::tally::Tally;
-use crate::analysis::why::words::{class_and_origin, path_text};
+use crate::analysis::why::words::whole_path_text;
 use crate::analysis::words;
 use crate::snapshot::{Call, HolderPath, ProcessState, Snapshot};
 
@@ -157,16 +157,6 @@ pub(super) fn warnings(snapshot: &Snapshot, unknown: Unknown, rules: &Rules) -> 
 
 /// `uncollected cycle Node.o → Node.o: .store → Tensor → storage`.
 fn in_words(path: &HolderPath) -> String {
-    let origin = class_and_origin(
-        path.class,
-        path.root,
-        &path.origin,
-        &path.origin_type,
-        path.note.as_deref(),
-    );
     let possibly = if path.possibly { "possibly " } else { "" };
-    match path_text(path) {
-        steps if steps.is_empty() => format!("{possibly}{origin}"),
-        steps => format!("{possibly}{origin}: {steps}"),
-    }
+    format!("{possibly}{}", whole_path_text(path))
 }

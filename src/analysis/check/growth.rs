@@ -42,13 +42,7 @@ impl BySite {
                 },
                 false => Tally::default(),
             };
-            excess.insert(
-                *site,
-                Tally {
-                    bytes: new.bytes - grown.bytes,
-                    count: new.count - grown.count,
-                },
-            );
+            excess.insert(*site, Tally::new(new.bytes - grown.bytes, new.count - grown.count));
         }
         let mut taken = Tally::default();
         let mut order: Vec<usize> = (0..groups.len()).collect();
@@ -59,10 +53,7 @@ impl BySite {
                 continue;
             };
             let tally = group.tally();
-            let less = Tally {
-                bytes: tally.bytes.min(excess.bytes),
-                count: tally.count.min(excess.count),
-            };
+            let less = Tally::new(tally.bytes.min(excess.bytes), tally.count.min(excess.count));
             group.bytes -= u128::from(less.bytes);
             group.count -= less.count;
             excess.bytes -= less.bytes;

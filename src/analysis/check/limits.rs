@@ -96,46 +96,22 @@ pub struct Spelling {
     spells: fn(&Scope, Measure) -> bool,
 }
 
+macro_rules! spellings {
+    ($($form:literal, $about:literal, $example:literal, $spells:expr;)+) => {
+        [$(Spelling { form: $form, about: $about, example: $example, spells: $spells }),+]
+    };
+}
+
 impl Limit {
     /// All ways, in the order in which verdicts name limits.
-    pub const SPELLINGS: &[Spelling] = &[
-        Spelling {
-            form: "SIZE",
-            about: "in total",
-            example: "64MiB",
-            spells: |of, measure| *of == Scope::All && measure == Measure::Bytes,
-        },
-        Spelling {
-            form: "count=N",
-            about: "blocks in total",
-            example: "count=100",
-            spells: |of, measure| *of == Scope::All && measure == Measure::Blocks,
-        },
-        Spelling {
-            form: "KIND=SIZE",
-            about: "of one kind of memory",
-            example: "pinned=1GiB",
-            spells: |of, measure| matches!(of, Scope::Kind(_)) && measure == Measure::Bytes,
-        },
-        Spelling {
-            form: "OBJECT=N",
-            about: "so many objects of one kind",
-            example: "graph-exec=64",
-            spells: |of, measure| matches!(of, Scope::Kind(_)) && measure == Measure::Objects,
-        },
-        Spelling {
-            form: "leak:PATTERN=SIZE",
-            about: "in total for stacks that match a pattern, as in suppressions (* stands for a comma in it)",
-            example: "leak:cache.py=2GiB",
-            spells: |of, _| matches!(of, Scope::Pattern(_)),
-        },
-        Spelling {
-            form: "site=SIZE",
-            about: "per call site",
-            example: "site=16MiB",
-            spells: |of, _| *of == Scope::Site,
-        },
-    ];
+    pub const SPELLINGS: &[Spelling] = &spellings! {
+        "SIZE", "in total", "64MiB", |of, measure| *of == Scope::All && measure == Measure::Bytes;
+        "count=N", "blocks in total", "count=100", |of, measure| *of == Scope::All && measure == Measure::Blocks;
+        "KIND=SIZE", "of one kind of memory", "pinned=1GiB", |of, measure| matches!(of, Scope::Kind(_)) && measure == Measure::Bytes;
+        "OBJECT=N", "so many objects of one kind", "graph-exec=64", |of, measure| matches!(of, Scope::Kind(_)) && measure == Measure::Objects;
+        "leak:PATTERN=SIZE", "in total for stacks that match a pattern, as in suppressions (* stands for a comma in it)", "leak:cache.py=2GiB", |of, _| matches!(of, Scope::Pattern(_));
+        "site=SIZE", "per call site", "site=16MiB", |of, _| *of == Scope::Site;
+    };
 
     /// The index of its spelling.
     pub fn spelling(&self) -> usize {

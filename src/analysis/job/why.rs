@@ -19,7 +19,6 @@ use super::{Options, Unreadable};
 use crate::analysis::program::Program;
 use crate::analysis::tally::Tally;
 use crate::analysis::why::Why;
-use crate::analysis::why::words::class_and_origin;
 use crate::snapshot::Class;
 
 /// The value of [`JobWhy::format`].
@@ -123,12 +122,11 @@ impl Job {
         self.changed.join(why.changed);
         self.not_searched.join(why.not_searched);
         for origin in &why.origins {
-            // Without the type: `list of 60` differs between processes.
-            let name = class_and_origin(origin.class, origin.root, origin.origin, "", origin.note);
+            let name = origin.key.text_without_type();
             for row in &origin.holders {
                 let key = (
                     program.clone(),
-                    origin.class,
+                    origin.key.class,
                     name.clone(),
                     row.path.clone(),
                     row.label.clone(),

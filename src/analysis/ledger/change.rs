@@ -175,10 +175,7 @@ fn divided<'a>(line: &Line<'a>, parts: Option<&BTreeMap<Category, Tally>>) -> Ve
 }
 
 fn tally(line: &Line) -> Tally {
-    Tally {
-        bytes: u64::try_from(line.bytes.max(0)).unwrap_or(u64::MAX),
-        count: line.count,
-    }
+    Tally::new(u64::try_from(line.bytes.max(0)).unwrap_or(u64::MAX), line.count)
 }
 
 fn device_change<'a>(ordinal: i32, sides: [Option<&(DeviceLedger<'a>, Lines<'a>)>; 2]) -> DeviceChange<'a> {

@@ -91,6 +91,11 @@ fn add<'a>(lines: &mut Vec<Line<'a>>, what: LineKind, bytes: i128, count: u64, e
     }
 }
 
+/// As [`add`], of segments by their call sites.
+fn add_segments<'a>(lines: &mut Vec<Line<'a>>, what: LineKind, list: &[Segment<'_, 'a>], exact: bool) {
+    add(lines, what, sum(list), count(list), exact, by_site(list));
+}
+
 /// Memory that the kernel driver gave, with the call that took it.
 #[derive(Clone, Copy)]
 struct Segment<'s, 'a> {
@@ -159,14 +164,7 @@ impl<'a> ProcessSide<'a> {
         let contexts = contexts(snapshot, device, peak.1);
         let mut lines = Vec::new();
         if taken.iter().all(|taken| taken.call.function.is_none()) {
-            add(
-                &mut lines,
-                LineKind::UnnamedCalls,
-                sum(&taken),
-                count(&taken),
-                true,
-                by_site(&taken),
-            );
+            add_segments(&mut lines, LineKind::UnnamedCalls, &taken, true);
         } else {
             let has_graphs = snapshot.counters.iter().any(|counter| counter.kind == Kind::Graph);
             let heaps = heaps(snapshot, device, peak.1, contexts);
@@ -214,7 +212,7 @@ impl<'a> ProcessSide<'a> {
         let mut lines = Vec::new();
         let side = |lines| ProcessSide {
             lines,
-            bytes: taken.iter().map(|taken| i128::from(taken.bytes)).sum(),
+            bytes: sum(&taken),
             segments: count(&taken),
             peak,
             at_peak: at_peak(snapshot, device, stacks),
@@ -293,33 +291,13 @@ fn driver_lines<'a>(
     {
         part.replaced_bytes = given_back.replaced(part.bytes);
     }
-    add(
-        lines,
-        LineKind::LocalMemory,
-        sum(&local),
-        count(&local),
-        !sorted.estimated,
-        parts,
-    );
+    let (bytes, is_exact) = (sum(&local), !sorted.estimated);
+    add(lines, LineKind::LocalMemory, bytes, count(&local), is_exact, parts);
     let heap = std::mem::take(&mut sorted.heap);
-    add(
-        lines,
-        LineKind::DeviceHeap,
-        sum(&heap),
-        count(&heap),
-        false,
-        by_site(&heap),
-    );
+    add_segments(lines, LineKind::DeviceHeap, &heap, false);
     let code = sorted.take_all([Purpose::Load, Purpose::Launch, Purpose::GraphLaunch]);
-    let is_exact = heap.is_empty() && !sorted.estimated;
-    add(
-        lines,
-        LineKind::Code,
-        sum(&code),
-        count(&code),
-        is_exact,
-        by_binary(&code),
-    );
+    let (bytes, is_exact) = (sum(&code), is_exact && heap.is_empty());
+    add(lines, LineKind::Code, bytes, count(&code), is_exact, by_binary(&code));
     if let Some(line) = lines.last_mut().filter(|line| line.what == LineKind::Code) {
         let loads: Vec<_> = (code.into_iter())
             .filter(|taken| taken.call.purpose == Purpose::Load)
@@ -342,18 +320,11 @@ fn driver_lines<'a>(
         }
     }
     let other = sorted.take_all([Purpose::Other, Purpose::Host]);
-    let parts = by_site(&other);
-    add(lines, LineKind::OtherCalls, sum(&other), count(&other), true, parts);
+    add_segments(lines, LineKind::OtherCalls, &other, true);
     let context = sorted.take_all([Purpose::Context, Purpose::Limit]);
     if !context.is_empty() {
-        add(
-            lines,
-            LineKind::Context,
-            sum(&context),
-            contexts,
-            true,
-            by_site(&context),
-        );
+        let (bytes, parts) = (sum(&context), by_site(&context));
+        add(lines, LineKind::Context, bytes, contexts, true, parts);
     }
 }
 

@@ -24,7 +24,7 @@ use crate::analysis::estimate::sampled_stacks;
 use crate::analysis::framework::Block;
 use crate::analysis::groups::Groups;
 use crate::analysis::report::{ProcessLine, losses, process_line};
-use crate::analysis::site::{CallStacks, Fingerprint, NO_STACK};
+use crate::analysis::site::{CallStacks, Fingerprint};
 use crate::analysis::tally::Tally;
 use crate::analysis::whatif::settings_of;
 use crate::kind::Kind;
@@ -364,10 +364,10 @@ impl<'a> Builder<'_, 'a> {
         let mut sites: Vec<PinSite> = by_site
             .into_iter()
             .map(|(fingerprint, (stack, tally))| {
-                let frame = self.stacks.get(stack).site().copied();
+                let (label, place) = self.stacks.get(stack).site_names();
                 PinSite {
-                    label: frame.map_or_else(|| NO_STACK.to_owned(), |frame| frame.name()),
-                    place: frame.and_then(|frame| frame.short_place()),
+                    label,
+                    place,
                     fingerprint,
                     tally,
                 }

@@ -76,6 +76,16 @@ impl SeriesOfSites {
             of_site: Vec::with_capacity(memory.sites.len() + segments.sites.len()),
         };
         let mut known: HashMap<(Layer, Option<usize>), u16> = HashMap::new();
+        let mut at = |all: &mut Vec<Series>, layer: Layer, device: Option<usize>| {
+            *known.entry((layer, device)).or_insert_with(|| {
+                let location = device.map_or(Location::Host, |device| {
+                    Location::Gpu(snapshot.devices.get(device).map_or(-1, |device| device.ordinal))
+                });
+                let location = Some(location);
+                all.push(Series { layer, location });
+                all.len() as u16 - 1
+            })
+        };
         for (site, [_, blocks_are_known]) in memory.sites.iter().zip(levels(memory)) {
             let mut wanted = [END; SERIES_OF_SITE];
             let mut used = 0;
@@ -87,16 +97,7 @@ impl SeriesOfSites {
             let level = Level::of(site.kind, allocator.is_some(), blocks_are_known);
             let place = site.kind.place();
             let device = place.counts_against(site.device);
-            let mut at = |layer: Layer| {
-                *known.entry((layer, device)).or_insert_with(|| {
-                    let location = device.map_or(Location::Host, |device| {
-                        Location::Gpu(snapshot.devices.get(device).map_or(-1, |device| device.ordinal))
-                    });
-                    let location = Some(location);
-                    series.all.push(Series { layer, location });
-                    series.all.len() as u16 - 1
-                })
-            };
+            let mut at = |layer: Layer| at(&mut series.all, layer, device);
             // A site may be that of several threads.
             if filtering.passes_site(site, None, stacks) {
                 if level.is_counted() {
@@ -118,13 +119,7 @@ impl SeriesOfSites {
                 && site.kind == Kind::Segment
                 && filtering.passes_at_any_time(site.kind.into(), Some(device), site.stack, stacks)
             {
-                wanted[0] = *known.entry((Layer::Process, Some(device))).or_insert_with(|| {
-                    series.all.push(Series {
-                        layer: Layer::Process,
-                        location: Some(Location::Gpu(snapshot.devices[device].ordinal)),
-                    });
-                    series.all.len() as u16 - 1
-                });
+                wanted[0] = at(&mut series.all, Layer::Process, Some(device));
             }
             series.of_site.push(wanted);
         }

@@ -31,7 +31,10 @@ fn the_sum_of_a_profile_equals_that_of_the_report() {
             };
             let profile = Profile::of(&snapshot, &options);
             assert_eq!(profile.total(), reported(&snapshot));
-            assert_eq!(Tree::of(&profile, &Limits::default()).root().tally, reported(&snapshot));
+            assert_eq!(
+                Tree::of(&profile, &Limits::default()).root().sums.now,
+                reported(&snapshot)
+            );
         }
     }
 }
@@ -203,7 +206,7 @@ fn a_tree_counts_what_it_does_not_show() {
     };
     let tree = Tree::of(&profile, &limits);
     assert_eq!(tree.root().hidden_children, 2, "the host and the claims");
-    assert_eq!(tree.root().hidden.bytes, 64 * MIB);
+    assert_eq!(tree.root().hidden.now.bytes, 64 * MIB);
     assert_adds_up(&tree);
     let limits = Limits {
         top: None,
@@ -211,25 +214,25 @@ fn a_tree_counts_what_it_does_not_show() {
         ..Limits::default()
     };
     let nothing = Tree::of(&profile, &limits);
-    assert_eq!((nothing.nodes.len(), nothing.root().hidden), (1, profile.total()));
+    assert_eq!((nothing.nodes.len(), nothing.root().hidden.now), (1, profile.total()));
 }
 
 /// Each node has at least the sum of its children, including hidden ones.
 fn assert_adds_up(tree: &Tree) {
-    let below = |node: &Node| Tally::total(node.children.iter().map(|&child| tree.nodes[child].tally));
+    let below = |node: &Node| Tally::total(node.children.iter().map(|&child| tree.nodes[child].sums.now));
     for node in &tree.nodes {
         let mut sum = below(node);
-        sum.join(node.hidden);
+        sum.join(node.hidden.now);
         assert!(
-            sum.bytes <= node.tally.bytes && sum.count <= node.tally.count,
+            sum.bytes <= node.sums.now.bytes && sum.count <= node.sums.now.count,
             "{node:?}"
         );
     }
     let leaves = Tally::total(tree.nodes.iter().map(|node| {
         let below = below(node);
-        Tally::new(node.tally.bytes - below.bytes, node.tally.count - below.count)
+        Tally::new(node.sums.now.bytes - below.bytes, node.sums.now.count - below.count)
     }));
-    assert_eq!(leaves, tree.root().tally);
+    assert_eq!(leaves, tree.root().sums.now);
 }
 
 #[test]
@@ -255,7 +258,7 @@ fn a_stack_may_have_a_hundred_thousand_frames() {
     snapshot.stacks[0].frames = deep;
     let profile = Profile::of(&snapshot, &Options::default());
     let tree = Tree::of(&profile, &Limits::default());
-    assert_eq!(tree.root().tally.bytes, 2 * MIB);
+    assert_eq!(tree.root().sums.now.bytes, 2 * MIB);
     assert_adds_up(&tree);
 }
 
@@ -277,7 +280,7 @@ proptest! {
         let profile = Profile::of(&snapshot, &Options::default());
         prop_assert_eq!(profile.total(), reported(&snapshot));
         let whole = Tree::of(&profile, &Limits::default());
-        prop_assert_eq!(whole.root().tally, profile.total());
+        prop_assert_eq!(whole.root().sums.now, profile.total());
         assert_adds_up(&whole);
         assert_adds_up(&Tree::of(&profile, &Limits { top, min_bytes, all: false }));
     }

@@ -40,17 +40,11 @@ pub struct Tree {
 pub struct Node {
     pub step: Step,
     /// Memory requested here or below.
-    pub tally: Tally,
-    /// `tally` in the earlier profile.
-    pub before: Tally,
-    /// One of the two is an estimate from sampled stacks.
-    pub is_estimate: bool,
+    pub sums: Both,
     /// Indices into [`Tree::nodes`], largest first.
     pub children: Vec<usize>,
-    /// The tally and the number of its children that were cut off.
-    pub hidden: Tally,
-    pub hidden_before: Tally,
-    pub hidden_is_estimate: bool,
+    /// The memory and the number of its children that were cut off.
+    pub hidden: Both,
     pub hidden_children: usize,
 }
 
@@ -77,12 +71,13 @@ enum Edge {
     NoStack,
 }
 
-/// Tallies of the later and the earlier profile.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-struct Both {
-    now: Tally,
-    before: Tally,
-    is_estimate: bool,
+/// Memory in the later and in the earlier profile.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Both {
+    pub now: Tally,
+    pub before: Tally,
+    /// One of the two is an estimate from sampled stacks.
+    pub is_estimate: bool,
 }
 
 impl Both {
@@ -284,17 +279,12 @@ impl Grown {
             }
             let (mut shown, cut): (Vec<usize>, Vec<usize>) = self.children[at].iter().partition(|&&child| kept[child]);
             shown.sort_by_key(|&child| (Reverse(self.tallies[child].change()), child));
-            let hidden = Both::total(cut.iter().map(|&child| self.tallies[child]));
             let node = tree.nodes.len();
             tree.nodes.push(Node {
                 step,
-                tally: self.tallies[at].now,
-                before: self.tallies[at].before,
-                is_estimate: self.tallies[at].is_estimate,
+                sums: self.tallies[at],
                 children: Vec::new(),
-                hidden: hidden.now,
-                hidden_before: hidden.before,
-                hidden_is_estimate: hidden.is_estimate,
+                hidden: Both::total(cut.iter().map(|&child| self.tallies[child])),
                 hidden_children: cut.len(),
             });
             if let Some(parent) = parent {

@@ -48,6 +48,15 @@ pub struct SiteFrame {
     pub python_library: Option<String>,
 }
 
+impl CallStack<'_> {
+    /// The function and the place of the call site: `load_batch`, `train.cu:14`.
+    pub fn site_names(&self) -> (String, Option<String>) {
+        let site = self.site();
+        let name = site.map_or_else(|| NO_STACK.to_owned(), Frame::name);
+        (name, site.and_then(Frame::short_place))
+    }
+}
+
 impl Site {
     /// Memory of a CUDA library or of a caching allocator: lists have the program's own before it.
     pub fn is_of_library(&self) -> bool {

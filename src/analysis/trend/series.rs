@@ -31,18 +31,14 @@ struct Segment {
 pub(super) fn trend(facts: &Facts, options: &Options) -> Trend {
     let instants = &facts.instants;
     let processes = processes(instants);
-    let against = if processes.len() > 1 && processes.iter().all(|process| process.points == 1) {
-        Against::Runs
-    } else {
-        options.against
-    };
+    let are_runs = processes.len() > 1 && processes.iter().all(|process| process.points == 1);
+    let against = if are_runs { Against::Runs } else { options.against };
     let points = points(facts, against);
     let segments = segments(&points, against);
-    let xs: Vec<f64> = points.iter().map(|point| point.x).collect();
     let devices = devices(instants);
     let mut rows: Vec<Row> = collect(facts)
         .into_iter()
-        .map(|collected| row(facts, collected, &segments, &points, &xs, against, &devices))
+        .map(|collected| row(facts, collected, &segments, &points, against, &devices))
         .collect();
     let mut classes = Classes::default();
     for row in &rows {
@@ -219,7 +215,6 @@ fn row(
     collected: Collected,
     segments: &[Segment],
     points: &[Point],
-    xs: &[f64],
     against: Against,
     devices: &[DeviceTrend],
 ) -> Row {
@@ -228,19 +223,17 @@ fn row(
         device,
         series,
         is_estimate,
-        ..
     } = collected;
     let site = facts.sites.text(site).clone();
     let device = device.map(|device| facts.devices[device as usize].clone());
-    let bytes = of_all_processes(&series.bytes, segments, points, xs, against);
-    let count = of_all_processes(&series.counts, segments, points, xs, against);
+    let bytes = of_all_processes(&series.bytes, segments, points, against);
+    let count = of_all_processes(&series.counts, segments, points, against);
     // If blocks have many sizes, their number may show growth that the bytes hide.
     let hidden = count.evidence.class.is_growth() && !bytes.evidence.class.is_growth() && bytes.evidence.pace > 0.0;
     let by_count = hidden || site.object.is_some();
-    let (judged_by, chosen) = if by_count {
-        (Measure::Count, &count)
-    } else {
-        (Measure::Bytes, &bytes)
+    let (judged_by, chosen) = match by_count {
+        true => (Measure::Count, &count),
+        false => (Measure::Bytes, &bytes),
     };
     let (class, confidence) = (chosen.evidence.class, chosen.evidence.confidence);
     let (agreeing, judged) = (chosen.agreeing, chosen.judged);
@@ -278,26 +271,16 @@ struct Judged {
 }
 
 /// Judges one series in each process. The result is that of the process with most points; among several, of the last.
-fn of_all_processes(series: &[u64], segments: &[Segment], points: &[Point], xs: &[f64], against: Against) -> Judged {
-    let each: Vec<(usize, Evidence)> = segments
-        .iter()
-        .map(|segment| {
-            (
-                segment.running.len(),
-                of_one_process(series, segment, points, xs, against),
-            )
-        })
-        .collect();
-    let classes: Vec<Class> = each
-        .iter()
-        .filter(|(length, _)| *length >= POINTS_NEEDED)
-        .map(|(_, evidence)| evidence.class)
-        .collect();
-    let evidence = each
-        .into_iter()
-        .max_by_key(|(length, _)| *length)
-        .map(|(_, evidence)| evidence);
-    let evidence = evidence.expect("summaries have at least one process");
+fn of_all_processes(series: &[u64], segments: &[Segment], points: &[Point], against: Against) -> Judged {
+    let of_segment = |segment: &Segment| {
+        let evidence = of_one_process(series, segment, points, against);
+        (segment.running.len(), evidence)
+    };
+    let each: Vec<(usize, Evidence)> = segments.iter().map(of_segment).collect();
+    let judged = each.iter().filter(|(length, _)| *length >= POINTS_NEEDED);
+    let classes: Vec<Class> = judged.map(|(_, evidence)| evidence.class).collect();
+    let longest = each.into_iter().max_by_key(|(length, _)| *length);
+    let (_, evidence) = longest.expect("summaries have at least one process");
     Judged {
         agreeing: classes.iter().filter(|&&class| class == evidence.class).count(),
         judged: classes.len(),
@@ -305,10 +288,10 @@ fn of_all_processes(series: &[u64], segments: &[Segment], points: &[Point], xs: 
     }
 }
 
-fn of_one_process(series: &[u64], segment: &Segment, points: &[Point], xs: &[f64], against: Against) -> Evidence {
+fn of_one_process(series: &[u64], segment: &Segment, points: &[Point], against: Against) -> Evidence {
     let mut at_end = segment.at_end.map(|at| series[at]);
     let compared = compared(segment, points, against);
-    let xs: Vec<f64> = compared.iter().map(|&at| xs[at]).collect();
+    let xs: Vec<f64> = compared.iter().map(|&at| points[at].x).collect();
     let mut values: Vec<u64> = compared.iter().map(|&at| series[at]).collect();
     let judge_first = |count: usize| {
         let ys: Vec<f64> = values[..count].iter().map(|&value| value as f64).collect();

@@ -7,17 +7,19 @@ use super::*;
 use crate::analysis::why::words::path_text;
 
 /// What paths must have in common to be in one group.
-#[derive(PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct OriginKey<'a> {
-    class: Class,
-    root: RootKind,
-    origin: &'a str,
-    origin_type: &'a str,
-    note: Option<&'a str>,
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct OriginKey<'a> {
+    pub class: Class,
+    pub root: RootKind,
+    /// As [`HolderPath::origin`].
+    pub origin: &'a str,
+    pub origin_type: &'a str,
+    pub note: Option<&'a str>,
 }
 
 impl<'a> OriginKey<'a> {
-    pub(super) fn of(path: &'a HolderPath) -> OriginKey<'a> {
+    pub fn of(path: &'a HolderPath) -> OriginKey<'a> {
         OriginKey {
             class: path.class,
             root: path.root,
@@ -239,7 +241,7 @@ impl<'a> Gathered<'a> {
             let is_known = group.rows.iter().all(|(.., row)| !row.unretained);
             let beyond = group.rows.split_off(all.min(options.rows.unwrap_or(usize::MAX)));
             let row = |(path, site_fingerprint, row): (&'a HolderPath, Fingerprint, &Row)| {
-                let (label, place) = site_names(stacks.get(row.stack));
+                let (label, place) = stacks.get(row.stack).site_names();
                 HolderRow {
                     label,
                     place,
@@ -254,11 +256,7 @@ impl<'a> Gathered<'a> {
                 }
             };
             let mut origin = Origin {
-                class: group.key.class,
-                root: group.key.root,
-                origin: group.key.origin,
-                origin_type: group.key.origin_type,
-                note: group.key.note,
+                key: group.key,
                 tally: group.tally,
                 possibly: group.possibly,
                 retained: None,

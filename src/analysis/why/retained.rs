@@ -12,10 +12,7 @@ pub(super) fn whole_retainers(holders: &Holders) -> HashMap<(RootKind, &str), Ta
     for retainer in holders.retainers.iter().filter(|retainer| retainer.parent.is_none()) {
         let whole = whole.entry((retainer.root, untyped(&retainer.name))).or_default();
         if !retainer.is_shared() {
-            whole.join(Tally {
-                bytes: retainer.bytes,
-                count: retainer.count,
-            });
+            whole.join(Tally::new(retainer.bytes, retainer.count));
         }
     }
     whole
@@ -31,10 +28,11 @@ fn untyped(name: &str) -> &str {
 
 /// `is_known`: it is known of all memory of the origin what frees it.
 pub(super) fn retained_by(origin: &Origin, whole: &HashMap<(RootKind, &str), Tally>, is_known: bool) -> Option<Tally> {
-    let of_name = |name| whole.get(&(origin.root, name)).copied();
-    let known = of_name(origin.origin).or_else(|| of_name(untyped(origin.origin)));
+    let OriginKey { root, origin: name, .. } = origin.key;
+    let of_name = |name| whole.get(&(root, name)).copied();
+    let known = of_name(name).or_else(|| of_name(untyped(name)));
     // Otherwise others hold all parts of it.
-    known.or_else(|| (is_known && origin.class == Class::Held).then(Tally::default))
+    known.or_else(|| (is_known && origin.key.class == Class::Held).then(Tally::default))
 }
 
 /// The largest retainers as a tree, in the order in which it is printed. Retainers that differ only in an index, and whose
@@ -124,10 +122,7 @@ fn alike(all: &[Retainer], nodes: Vec<usize>) -> Vec<Alike> {
                 tally: Tally::default(),
             });
             group.members.push(nth);
-            group.tally.join(Tally {
-                bytes: all[nth].bytes,
-                count: all[nth].count,
-            });
+            group.tally.join(Tally::new(all[nth].bytes, all[nth].count));
         }
         groups
     };

@@ -29,7 +29,7 @@ pub struct SiteHolder {
     /// The class and the origin in words.
     pub origin: String,
     pub path: String,
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub possibly: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub also: Vec<Also>,
@@ -56,7 +56,7 @@ pub fn by_site(snapshot: &Snapshot, stacks: &CallStacks, groups: &Groups, filter
         rows.entry(fingerprint).or_default().push((path, row));
     }
     let sites = rows.into_iter().map(|(site_fingerprint, rows)| {
-        let (label, place) = site_names(stacks.get(rows[0].1.stack));
+        let (label, place) = stacks.get(rows[0].1.stack).site_names();
         let without = rows.iter().filter(|(path, _)| path.is_none());
         let groups = grouped(
             holders,
@@ -64,13 +64,7 @@ pub fn by_site(snapshot: &Snapshot, stacks: &CallStacks, groups: &Groups, filter
         );
         let holder = |(path, _, row): (&HolderPath, Fingerprint, &Row)| SiteHolder {
             class: path.class,
-            origin: class_and_origin(
-                path.class,
-                path.root,
-                &path.origin,
-                &path.origin_type,
-                path.note.as_deref(),
-            ),
+            origin: OriginKey::of(path).text(),
             path: path_text(path),
             possibly: path.possibly,
             also: also(row),

@@ -335,7 +335,7 @@ fn retainers_of_one_name_are_added_up_and_those_of_another_root_are_not() {
     let retained = all.origins[0]
         .retained
         .map(|retained| (retained.bytes / MIB, retained.count));
-    assert_eq!((all.origins[0].origin, retained), ("__main__.keep", Some((40, 40))));
+    assert_eq!((all.origins[0].key.origin, retained), ("__main__.keep", Some((40, 40))));
 }
 
 #[test]

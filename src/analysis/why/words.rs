@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use super::OriginKey;
 use crate::snapshot::{Class, HolderPath, RootKind, Step};
 
 /// The steps at each end of a path that are written out. A path that is not made of runs is far shorter.
@@ -18,11 +19,10 @@ pub fn path_text(path: &HolderPath) -> String {
     if steps.len() <= 2 * STEPS_SHOWN {
         steps.iter().for_each(|step| add(&mut text, step));
     } else {
-        steps[..STEPS_SHOWN].iter().for_each(|step| add(&mut text, step));
+        let (first, last) = (&steps[..STEPS_SHOWN], &steps[steps.len() - STEPS_SHOWN..]);
+        first.iter().for_each(|step| add(&mut text, step));
         text.push_str(&format!(" → … {} steps …", steps.len() - 2 * STEPS_SHOWN));
-        steps[steps.len() - STEPS_SHOWN..]
-            .iter()
-            .for_each(|step| add(&mut text, step));
+        last.iter().for_each(|step| add(&mut text, step));
     }
     if path.interior {
         text.push_str(match text.is_empty() {
@@ -84,28 +84,44 @@ fn bounded(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// The class of a group and what it begins with: `__main__.keep (list of 60)`, `uncollected cycle Node.o → Node.o (gc is
-/// disabled)`.
-pub fn class_and_origin(class: Class, root: RootKind, origin: &str, origin_type: &str, note: Option<&str>) -> String {
-    let origin = bounded(origin);
-    let named = match (origin.is_empty(), origin_type.is_empty()) {
-        (true, true) => root_name(root).to_owned(),
-        (true, false) => format!("{} ({})", root_name(root), bounded(origin_type)),
-        (false, true) => origin.into_owned(),
-        (false, false) => format!("{origin} ({})", bounded(origin_type)),
-    };
-    let mut text = match class {
-        Class::Held => named,
-        Class::Cycle if named.starts_with("cycle") => format!("uncollected {named}"),
-        Class::Cycle => format!("uncollected cycle {named}"),
-        Class::NativeHolder => format!("native code holds {named}"),
-        Class::OverCounted => format!("over-counted: {named}; a reference was never released"),
-        Class::Lost => return format!("lost: {}", note.map_or(Cow::Borrowed(NO_POINTER), bounded)),
-    };
-    if let Some(note) = note {
-        text.push_str(&format!(" ({})", bounded(note)));
+/// The path and its origin: `__main__.keep (list of 60): keep[*] → Tensor → storage`.
+pub fn whole_path_text(path: &HolderPath) -> String {
+    let origin = OriginKey::of(path).text();
+    match path_text(path) {
+        steps if steps.is_empty() => origin,
+        steps => format!("{origin}: {steps}"),
     }
-    text
+}
+
+impl OriginKey<'_> {
+    /// The class and the origin: `__main__.keep (list of 60)`, `uncollected cycle Node.o → Node.o (gc is disabled)`.
+    pub fn text(&self) -> String {
+        let origin = bounded(self.origin);
+        let named = match (origin.is_empty(), self.origin_type.is_empty()) {
+            (true, true) => root_name(self.root).to_owned(),
+            (true, false) => format!("{} ({})", root_name(self.root), bounded(self.origin_type)),
+            (false, true) => origin.into_owned(),
+            (false, false) => format!("{origin} ({})", bounded(self.origin_type)),
+        };
+        let mut text = match self.class {
+            Class::Held => named,
+            Class::Cycle if named.starts_with("cycle") => format!("uncollected {named}"),
+            Class::Cycle => format!("uncollected cycle {named}"),
+            Class::NativeHolder => format!("native code holds {named}"),
+            Class::OverCounted => format!("over-counted: {named}; a reference was never released"),
+            Class::Lost => return format!("lost: {}", self.note.map_or(Cow::Borrowed(NO_POINTER), bounded)),
+        };
+        if let Some(note) = self.note {
+            text.push_str(&format!(" ({})", bounded(note)));
+        }
+        text
+    }
+
+    /// As [`OriginKey::text`], without the type: `list of 60` differs between processes.
+    pub fn text_without_type(self) -> String {
+        let origin_type = "";
+        OriginKey { origin_type, ..self }.text()
+    }
 }
 
 const NO_POINTER: &str = "no pointer to it is left in the process";

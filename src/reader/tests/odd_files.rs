@@ -33,16 +33,14 @@ fn rows_of_a_busy_process_with_another_clock_are_kept() {
                 }
             });
             busy.wait();
-            let (mut follower, mut moved) = (Follower::new(&path), false);
+            let mut moved = false;
             while !moved {
                 let snapshot = read(&path).unwrap();
                 moved = snapshot.taken.events_during_read > 0;
-                let stack_sums = follower.read().unwrap();
-                let followed = stack_sums.sums.iter().map(|sum| sum.tally.count).sum::<u64>();
                 let rows = snapshot.allocations.len();
-                let all = (100..=101).contains(&rows) && (100..=101).contains(&followed);
+                let all = (100..=101).contains(&rows);
                 done.store(moved || !all, Relaxed);
-                assert!(all, "{rows} rows, {followed} followed");
+                assert!(all, "{rows} rows");
             }
         });
     }

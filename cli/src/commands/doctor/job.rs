@@ -396,25 +396,14 @@ fn host() -> String {
 
 /// `runs is on ext4, a file system of this machine alone`.
 fn machine_of(folder: &Path) -> String {
-    const SHARED: [&str; 12] = [
-        "nfs",
-        "nfs4",
-        "lustre",
-        "gpfs",
-        "beegfs",
-        "ceph",
-        "fuse.weka",
-        "wekafs",
-        "cifs",
-        "smb3",
-        "9p",
-        "virtiofs",
-    ];
+    const SHARED: &str = "nfs nfs4 lustre gpfs beegfs ceph fuse.weka wekafs cifs smb3 9p virtiofs";
     let folder = std::fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let shown = folder.display();
     match file_system(&mounts, &folder) {
-        Some(kind) if SHARED.contains(&kind) => format!("{shown} is on {kind}, which hosts can share"),
+        Some(kind) if SHARED.split(' ').any(|shared| shared == kind) => {
+            format!("{shown} is on {kind}, which hosts can share")
+        }
         Some(kind) if kind.starts_with("fuse") => format!("{shown} is on {kind}"),
         Some(kind) => format!("{shown} is on {kind}, a file system of this machine alone"),
         None => format!("the file system of {shown} is unknown"),

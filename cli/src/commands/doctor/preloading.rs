@@ -84,18 +84,10 @@ fn glibc(library: &Path) -> Option<Finding> {
 
 /// The highest `GLIBC_x.y` version name in a library.
 fn newest_glibc_symbol(bytes: &[u8]) -> Option<(u32, u32)> {
-    const PREFIX: &[u8] = b"GLIBC_";
-    let names = bytes
-        .windows(PREFIX.len())
-        .enumerate()
-        .filter(|(_, window)| *window == PREFIX);
-    let versions = names.filter_map(|(start, _)| {
-        let rest = &bytes[start + PREFIX.len()..];
-        let length = rest
-            .iter()
-            .position(|byte| !byte.is_ascii_digit() && *byte != b'.')
-            .unwrap_or(rest.len());
-        let mut numbers = std::str::from_utf8(&rest[..length]).ok()?.split('.').map(str::parse);
+    let text = String::from_utf8_lossy(bytes);
+    let versions = text.split("GLIBC_").skip(1).filter_map(|rest| {
+        let version = rest.split(|c: char| !c.is_ascii_digit() && c != '.').next()?;
+        let mut numbers = version.split('.').map(str::parse);
         Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
     });
     versions.max()

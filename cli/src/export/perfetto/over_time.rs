@@ -15,8 +15,7 @@ use culeak::timeline::lives::{Life, Lives};
 
 use super::super::curve::Curve;
 use super::{
-    Data, DebugAnnotation, Points, SLICE_BEGIN, SLICE_END, TrackDescriptor, TrackEvent, Writer, has_bytes, points,
-    track, track_name,
+    Data, Points, SLICE_BEGIN, SLICE_END, TrackDescriptor, TrackEvent, Writer, has_bytes, points, track, track_name,
 };
 use crate::escape::Escaped;
 use crate::text::{names, units};
@@ -105,7 +104,8 @@ impl Writer<'_> {
                 self.slice_end(*track, offset.saturating_add(ended))?;
             }
             open.push(end);
-            self.slice_begin(*track, offset.saturating_add(begin), &slice)?;
+            let (track, time) = (*track, offset.saturating_add(begin));
+            self.named(SLICE_BEGIN, track, time, &slice.name, &slice.notes)?;
         }
         for (track, open) in tracks {
             // A slice without an end is still open, and so are those around it.
@@ -114,21 +114,6 @@ impl Writer<'_> {
             }
         }
         Ok(())
-    }
-
-    fn slice_begin(&mut self, track: u64, time: u64, slice: &Slice) -> io::Result<()> {
-        let note = |(name, text): &(&'static str, String)| DebugAnnotation {
-            name: Some((*name).to_owned()),
-            string_value: Some(Escaped(text).to_string()),
-        };
-        let event = TrackEvent {
-            r#type: Some(SLICE_BEGIN),
-            track_uuid: Some(track),
-            name: Some(Escaped(&slice.name).to_string()),
-            debug_annotations: slice.notes.iter().map(note).collect(),
-            ..TrackEvent::default()
-        };
-        self.packet(Some(time), Data::TrackEvent(event))
     }
 
     fn slice_end(&mut self, track: u64, time: u64) -> io::Result<()> {
@@ -198,14 +183,9 @@ fn blocks(
         ranked.truncate(SLICES);
     }
     let mut sites: BTreeMap<String, (u128, Vec<Slice>)> = BTreeMap::new();
-    let detail = names::Detail {
-        signatures: false,
-        lines: true,
-    };
     for (weight, life) in ranked {
         let site = &lives.sites[life.site as usize];
-        let frame = stacks.get(site.stack).site();
-        let name = frame.map_or_else(|| names::NO_STACK.to_owned(), |frame| names::frame(frame, detail));
+        let name = names::site(stacks.get(site.stack));
         let place = track_name(snapshot, track(site.kind, site.device).1, site.kind);
         let (sum, slices) = sites.entry(format!("{name} [{place}]")).or_default();
         *sum = sum.saturating_add(weight);

@@ -94,7 +94,7 @@ fn the_diff_shows_what_changed_and_what_is_gone_and_nothing_else() {
 fn late_names_change_no_total_and_no_growth() {
     let snapshot = training(4711, 1);
     let keys = super::super::sums::stack_keys(&snapshot);
-    let reading = Reading::of(&culeak::reader::StackSums::of(snapshot.clone()), &keys, "a".into());
+    let reading = Reading::of(&snapshot, &keys, "a".into());
     let mut state = state();
     state.add_reading(reading.clone());
     let held = state.rows.held;

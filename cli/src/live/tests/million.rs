@@ -15,7 +15,7 @@ use culeak::cuda_functions::Api;
 use culeak::format::{RANK_VARIABLES, ROOT};
 use culeak::kind::Kind;
 use culeak::lockfree::table::{Attributes, Entry, Key, Space};
-use culeak::reader::Follower;
+use culeak::reader;
 use culeak::recording::{ModuleSeen, Recording, Session};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -140,18 +140,16 @@ fn refreshes(path: &Path) -> Vec<Times> {
     let mut state = state();
     let mut terminal = Terminal::new(TestBackend::new(200, 50)).expect("a terminal in memory");
     let palette = Palette::new(true);
-    let mut follower = Follower::new(path);
-    let mut keys = Vec::new();
     let mut all = Vec::new();
     for round in 0..ROUNDS {
         let started = Clock::now();
-        let stack_sums = follower.read().expect("readable");
+        let snapshot = reader::read_once(path).expect("readable");
         let read = started.elapsed();
-        keys.extend(stack_keys(&stack_sums.snapshot));
-        let reading = Reading::of(&stack_sums, &keys, PathBuf::from(path));
+        let keys = stack_keys(&snapshot);
+        let reading = Reading::of(&snapshot, &keys, PathBuf::from(path));
         let sum = started.elapsed() - read;
         if round == 0 {
-            state.named(names::all(&stack_sums.snapshot, &keys), Vec::new());
+            state.named(names::all(&snapshot, &keys), Vec::new());
             println!(
                 "    the first reading: {read:?}, naming all stacks, once: {:?}",
                 started.elapsed() - sum - read
@@ -180,7 +178,7 @@ fn refreshes(path: &Path) -> Vec<Times> {
             arrange,
             draw,
         });
-        black_box(stack_sums);
+        black_box(snapshot);
     }
     all
 }
@@ -217,7 +215,8 @@ fn a_million_live_allocations() {
                 leaves[(number.wrapping_mul(2_654_435_761) % u64::from(stacks)) as usize],
             );
         }
-        print(&format!("{stacks} stacks, quiet"), &refreshes(&path));
+        // A process that is idle is not read again.
+        print(&format!("{stacks} stacks, still"), &refreshes(&path));
         let stop = AtomicBool::new(false);
         let times = std::thread::scope(|scope| {
             scope.spawn(|| {

@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use culeak::kind::Kind;
-use culeak::reader::StackSums;
 use culeak::snapshot::Snapshot;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
@@ -27,7 +26,7 @@ pub fn show(state: &mut State, snapshot: &Snapshot) {
     let keys = stack_keys(snapshot);
     let recording = PathBuf::from(&snapshot.process.recording);
     state.named(names::all(snapshot, &keys), Vec::new());
-    state.add_reading(Reading::of(&StackSums::of(snapshot.clone()), &keys, recording));
+    state.add_reading(Reading::of(snapshot, &keys, recording));
 }
 
 /// A training program after `step` steps: every step leaks a batch, and some buffers come and go.

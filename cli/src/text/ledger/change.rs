@@ -2,6 +2,7 @@
 
 use culeak::analysis::ledger::{DeviceChange, LedgerDiff, Line, LineChange, LineKind};
 
+use super::words;
 use crate::document::{BOLD, Cell, DIM, Document, PLAIN, Rows, bold};
 use crate::escape::Escaped;
 use crate::text::{diff, units};
@@ -102,34 +103,11 @@ fn of_counts([before, after]: [u64; 2]) -> String {
 }
 
 fn name_of(line: &LineChange) -> String {
-    let of = Escaped(line.of.unwrap_or_default());
-    match line.what {
-        LineKind::Blocks => format!(
-            "{} of {of}",
-            line.category.map_or("live blocks", |category| category.name())
-        ),
-        LineKind::Cached => format!("cached by {of}"),
-        LineKind::Pool => format!("held by {of}'s pool; the part in use is unknown"),
-        LineKind::Library => of.to_string(),
-        LineKind::Program => "allocated by the program itself".to_owned(),
-        LineKind::ForBlocks => format!("memory of {of}"),
-        LineKind::Rounding => "free in pages that blocks keep".to_owned(),
-        LineKind::CudaPools => "held by CUDA's pools beyond live blocks".to_owned(),
-        LineKind::Arrays => "rounding of arrays".to_owned(),
-        LineKind::LocalMemory => "local memory and stacks of kernels".to_owned(),
-        LineKind::DeviceHeap => "heap of malloc in kernels".to_owned(),
-        LineKind::Code => "code, globals and constants of kernels".to_owned(),
-        LineKind::Streams => "streams".to_owned(),
-        LineKind::GraphExecs => "executable graphs".to_owned(),
-        LineKind::GreenContexts => "green contexts".to_owned(),
-        LineKind::OtherCalls => "taken in other driver calls".to_owned(),
-        LineKind::UnnamedCalls => "taken by the driver beyond recorded blocks, not divided".to_owned(),
-        LineKind::Context => "contexts".to_owned(),
-        LineKind::Unrecorded => "taken for blocks that were not recorded".to_owned(),
-        LineKind::Checkpointed => "on the host, by a checkpoint".to_owned(),
-        LineKind::OtherProcesses => "other processes".to_owned(),
-        LineKind::DriverContexts => "the driver's own, for contexts".to_owned(),
-        LineKind::DriverDevice => "the driver's own, for the device".to_owned(),
-        LineKind::PageTables => "page tables of pinned host memory".to_owned(),
+    match (line.what, line.category) {
+        (LineKind::Blocks, Some(category)) => {
+            let of = Escaped(line.of.unwrap_or_default());
+            format!("{} of {of}", category.name())
+        }
+        (what, _) => words::name(what, line.of),
     }
 }

@@ -12,9 +12,41 @@ use crate::text::units::plural;
 /// Parts of a peak.
 const PURPOSES_SHOWN: usize = 4;
 
+/// What a line is, without its number.
+pub fn name(what: LineKind, of: Option<&str>) -> String {
+    let of = Escaped(of.unwrap_or_default());
+    let name = match what {
+        LineKind::Blocks => return format!("live blocks of {of}"),
+        LineKind::Cached => return format!("cached by {of}"),
+        LineKind::Pool => return format!("held by {of}'s pool; the part in use is unknown"),
+        LineKind::Library => return of.to_string(),
+        LineKind::ForBlocks => return format!("memory of {of}"),
+        LineKind::Program => "allocated by the program itself",
+        LineKind::Rounding => "free in pages that blocks keep",
+        LineKind::CudaPools => "held by CUDA's pools beyond live blocks",
+        LineKind::Arrays => "rounding of arrays",
+        LineKind::LocalMemory => "local memory and stacks of kernels",
+        LineKind::DeviceHeap => "heap of malloc in kernels",
+        LineKind::Code => "code, globals and constants of kernels",
+        LineKind::Streams => "streams",
+        LineKind::GraphExecs => "executable graphs",
+        LineKind::GreenContexts => "green contexts",
+        LineKind::OtherCalls => "taken in other driver calls",
+        LineKind::UnnamedCalls => "taken by the driver beyond recorded blocks, not divided",
+        LineKind::Context => "contexts",
+        LineKind::Unrecorded => "taken for blocks that were not recorded",
+        LineKind::Checkpointed => "on the host, by a checkpoint",
+        LineKind::OtherProcesses => "other processes",
+        LineKind::DriverContexts => "the driver's own, for contexts",
+        LineKind::DriverDevice => "the driver's own, for the device",
+        LineKind::PageTables => "page tables of pinned host memory",
+    };
+    name.to_owned()
+}
+
 /// A line of a device.
 pub fn line(line: &Line, device: &DeviceLedger, ledger: &Ledger) -> String {
-    let of = Escaped(line.of.unwrap_or_default());
+    let (of, name) = (Escaped(line.of.unwrap_or_default()), name(line.what, line.of));
     let blocks = counted(line.count, "block");
     let pieces = counted(line.count, "piece");
     let text = match line.what {
@@ -34,29 +66,23 @@ pub fn line(line: &Line, device: &DeviceLedger, ledger: &Ledger) -> String {
                         units::bytes(cache.largest_free_run)
                     )
                 });
-            format!("cached by {of}{broken}")
+            name + &broken
         }
         LineKind::Pool => format!("held by {of}'s pool, in {blocks}; the part in use is unknown"),
-        LineKind::Library => format!("{of}, in {blocks}"),
-        LineKind::Program => format!("allocated by the program itself, in {blocks}"),
+        LineKind::Library | LineKind::Program => format!("{name}, in {blocks}"),
         LineKind::ForBlocks => match line.of {
             Some("pools") => format!("CUDA's pools, in {}", counted(line.count, "chunk")),
             Some("arrays") => format!("arrays, in {pieces}"),
             _ => format!("blocks of {of}, in {pieces}"),
         },
         LineKind::Rounding => format!("free in {} of 2 MiB that blocks keep", counted(line.count, "page")),
-        LineKind::CudaPools => format!(
-            "held by CUDA's pools beyond live blocks, in {}",
-            counted(line.count, "chunk")
-        ),
+        LineKind::CudaPools => format!("{name}, in {}", counted(line.count, "chunk")),
         LineKind::Arrays => format!("rounding of {}", counted(line.count, "array")),
-        LineKind::LocalMemory => "local memory and stacks of kernels".to_owned(),
-        LineKind::DeviceHeap => "heap of malloc in kernels, kept until the context is destroyed".to_owned(),
-        LineKind::Code => format!("code, globals and constants of kernels, in {pieces}"),
+        LineKind::DeviceHeap => format!("{name}, kept until the context is destroyed"),
+        LineKind::Code | LineKind::OtherCalls => format!("{name}, in {pieces}"),
         LineKind::Streams => kept(line, "stream", "streams"),
         LineKind::GraphExecs => kept(line, "executable graph", "executable graphs"),
         LineKind::GreenContexts => kept(line, "green context", "green contexts"),
-        LineKind::OtherCalls => format!("taken in other driver calls, in {pieces}"),
         LineKind::UnnamedCalls => format!(
             "taken by the driver beyond recorded blocks, in {pieces}; not divided: its functions have no names, in the recording \
              or here, where libcuda.so.1 is missing or is another version; or the process was restored from a checkpoint"
@@ -71,12 +97,10 @@ pub fn line(line: &Line, device: &DeviceLedger, ledger: &Ledger) -> String {
         LineKind::Unrecorded if line.bytes < 0 => {
             "recorded blocks whose memory from the driver was not recorded".to_owned()
         }
-        LineKind::Unrecorded => "taken for blocks that were not recorded".to_owned(),
         LineKind::Checkpointed => "on the host until the process is restored: it seems to be checkpointed".to_owned(),
         LineKind::OtherProcesses => plural(line.count, "other process", "other processes"),
         LineKind::DriverContexts => format!("the driver's own, for {}", counted(line.count, "context")),
-        LineKind::DriverDevice => "the driver's own, for the device".to_owned(),
-        LineKind::PageTables => "page tables of pinned host memory".to_owned(),
+        LineKind::LocalMemory | LineKind::Unrecorded | LineKind::DriverDevice | LineKind::PageTables => name,
     };
     let estimated = if line.exact { "" } else { " (estimated)" };
     let only = match &line.parts[..] {

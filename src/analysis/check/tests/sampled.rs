@@ -303,7 +303,7 @@ fn no_estimate_is_above_the_exact_sum_that_it_is_a_part_of() {
         &tree::Limits::default(),
     );
     assert!(
-        tree.nodes.len() > 2 && tree.nodes.iter().all(|node| node.tally.bytes <= exact.bytes),
+        tree.nodes.len() > 2 && tree.nodes.iter().all(|node| node.sums.now.bytes <= exact.bytes),
         "{tree:?}"
     );
     let stacks = CallStacks::of(snapshot);

@@ -146,17 +146,11 @@ pub fn check(folder: &Path, launcher: &[OsString], ranks: Option<u32>) -> Result
 
 /// What launchers of Python scripts need to start another program.
 fn without_python(launcher: &[OsString]) -> &'static str {
+    const PYTHON_LAUNCHERS: &str = "torchrun torch.distributed.run torch.distributed.launch deepspeed accelerate";
     let is_python = |word: &OsString| {
         let word = word.to_string_lossy();
         let name = word.rsplit('/').next().unwrap_or(&word).to_owned();
-        [
-            "torchrun",
-            "torch.distributed.run",
-            "torch.distributed.launch",
-            "deepspeed",
-            "accelerate",
-        ]
-        .contains(&name.as_str())
+        PYTHON_LAUNCHERS.split(' ').any(|launcher| launcher == name)
     };
     match launcher.iter().any(is_python) {
         true => ", and with --no_python or --no-python, as it starts Python otherwise",
