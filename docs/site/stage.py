@@ -26,14 +26,14 @@ def page_of(path):
 
 
 def rows(path):
-    """(heading, page) for each row of the tables of a list of pages."""
+    """(heading, page, what the reader can do with it) for each row of the tables of a list of pages."""
     heading, folder = "", Path(path).parent
     for line in (ROOT / path).read_text().splitlines():
         if line.startswith("## "):
             heading = line[3:]
         link = line.startswith("| ") and re.search(r"\]\(([^)#]+\.md)\)", line)
         if link:
-            yield heading, (folder / link[1]).as_posix()
+            yield heading, (folder / link[1]).as_posix(), line.rstrip("| ").rpartition(" | ")[2]
 
 
 def tree(pages, caption=None):
@@ -54,8 +54,10 @@ def text_of(path):
 
 
 def stage(out, more):
-    contents = [(heading, page) for heading, page in rows("docs/README.md")]
-    seen, waiting = set(), ["README.md", "docs/README.md"] + [page for _, page in contents]
+    contents = list(rows("docs/README.md"))
+    tasks = {page: task for _, page, task in contents}
+    below = [page for listed in tasks if listed.endswith("/README.md") for _, page, _ in rows(listed)]
+    seen, waiting = set(), ["README.md", "docs/README.md", *tasks]
     while waiting:
         path = waiting.pop()
         if path in seen:
@@ -84,12 +86,16 @@ def stage(out, more):
         if is_page or (ROOT / path).is_dir():
             text = "".join(part if FENCED.match(part) else LINK.sub(link, part) for part in FENCED.split(text))
         if path == "README.md":
-            groups = dict.fromkeys(heading for heading, _ in contents)
+            groups = dict.fromkeys(heading for heading, *_ in contents)
             text += tree([page.name for page in more] + ["docs/README.md"])
-            text += "".join(tree([page for heading, page in contents if heading == group], group) for group in groups)
-        elif path in [page for _, page in contents] and path.endswith("/README.md"):
-            text += tree(page for _, page in rows(path) if Path(page).parent == Path(path).parent)
-        elif is_page and path not in ["docs/README.md"] + [page for _, page in contents]:
+            text += "".join(tree([page for heading, page, _ in contents if heading == group], group) for group in groups)
+        elif path in tasks:
+            # The name and the task, which the search finds: titles are questions.
+            name = Path(path).stem if Path(path).stem != "README" else Path(path).parent.name
+            text = re.sub(r"\A(# .*\n)", lambda title: f"{title[1]}\n*{name}: {tasks[path]}*\n", text)
+            if path.endswith("/README.md"):
+                text += tree(page for _, page, _ in rows(path) if Path(page).parent == Path(path).parent)
+        elif is_page and path != "docs/README.md" and path not in below:
             text = FRONT.format(more="") + re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.S)
         place = out / page_of(path)
         place.parent.mkdir(parents=True, exist_ok=True)
