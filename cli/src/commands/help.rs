@@ -285,7 +285,10 @@ pub fn expect_table(page: &str, name: &str, table: &str) {
     if std::env::var_os("CULEAK_BLESS").is_some() {
         std::fs::write(&path, format!("{before}{begin}{table}{end}{after}")).expect("written");
     } else {
-        assert_eq!(listed, table, "docs/{page}: CULEAK_BLESS=1 cargo test -p culeak-cli --bin culeak the_page_lists");
+        assert_eq!(
+            listed, table,
+            "docs/{page}: CULEAK_BLESS=1 cargo test -p culeak-cli --bin culeak the_page_lists"
+        );
     }
 }
 

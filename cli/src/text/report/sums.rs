@@ -452,10 +452,7 @@ const FROM_THE_START: &str = "start the program with `culeak run`";
 const LATER: &str = "read it again while the program waits, or after its end";
 
 /// Every count of losses: its name, in which `{s}` is the plural; what it means for the report; and what to do, if something can be done.
-fn counted_losses(
-    losses: &Losses,
-    taken: &Taken,
-) -> [(u64, Loss, &'static str, &'static str, &'static str); 20] {
+fn counted_losses(losses: &Losses, taken: &Taken) -> [(u64, Loss, &'static str, &'static str, &'static str); 20] {
     use Loss::{Counted, Missing, Usual};
     table! {
         losses.lost_allocations, Missing, "allocation{s}", "the totals are too low", SPACE;
