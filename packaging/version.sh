@@ -21,5 +21,6 @@ for tool in cargo-zigbuild maturin wheel ziglang; do
     grep -qxE "$tool==[0-9]+(\.[0-9]+)+" cli/python/build-tools.txt || { echo "FAILED  cli/python/build-tools.txt: no exact version of $tool"; failures=1; }
 done
 [ "${1:-v$version}" = "v$version" ] || differs "the tag: $1"
+[ -z "${1:-}" ] || ! grep -q '^## Unreleased' CHANGELOG.md || { echo "FAILED  CHANGELOG.md: what $1 contains is still called Unreleased"; failures=1; }
 [ "$failures" -eq 0 ] || exit 1
 echo "ok      version $version everywhere"

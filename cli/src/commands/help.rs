@@ -99,6 +99,7 @@ guides! {
     "file-systems" = "limits.md", "file-systems";
     "aarch64" = "limits.md", "aarch64";
     "holders" = "internals/holders.md";
+    "decisions" = "internals/decisions.md";
     "costs" = "measurements.md";
     "testing" = "testing.md";
     "proofs" = "internals/proofs.md";
@@ -271,6 +272,24 @@ fn section_of(page: &str, anchor: &str) -> String {
     let heading = lines.next().unwrap_or_default();
     let rest = lines.take_while(|line| !is_heading(line));
     std::iter::once(heading).chain(rest).collect::<Vec<_>>().join("\n")
+}
+
+/// Compares what is between `<!-- NAME -->` and `<!-- end of NAME -->` of a page with what is made from the source.
+#[cfg(test)]
+pub fn expect_table(page: &str, name: &str, table: &str) {
+    let path = format!("{}/../docs/{page}", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(&path).expect("the page");
+    let (begin, end) = (format!("<!-- {name} -->\n"), format!("<!-- end of {name} -->"));
+    let (before, rest) = text.split_once(&begin).expect("where the table begins");
+    let (listed, after) = rest.split_once(&end).expect("where it ends");
+    if std::env::var_os("CULEAK_BLESS").is_some() {
+        std::fs::write(&path, format!("{before}{begin}{table}{end}{after}")).expect("written");
+    } else {
+        assert_eq!(
+            listed, table,
+            "docs/{page}: CULEAK_BLESS=1 cargo test -p culeak-cli --bin culeak the_page_lists"
+        );
+    }
 }
 
 #[cfg(test)]

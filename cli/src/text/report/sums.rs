@@ -420,13 +420,14 @@ fn losses_of(losses: &Losses, taken: &Taken, all: bool) -> impl Iterator<Item = 
     let counted = counted_losses(losses, taken).into_iter();
     counted
         .filter(move |(count, ..)| all || *count > 0)
-        .map(|(count, loss, text)| {
-            let text = text.replace("{s}", if count == 1 { "" } else { "s" });
-            let shown = match count {
-                0 => text.split(':').next().unwrap_or_default(),
-                _ => &text,
+        .map(move |(count, loss, what, means, remedy)| {
+            let what = what.replace("{s}", if count == 1 { "" } else { "s" });
+            let text = match (count, all && !remedy.is_empty()) {
+                (0, _) => what,
+                (_, false) => format!("{what}: {means}"),
+                (_, true) => format!("{what}: {means}; {remedy}"),
             };
-            (loss, format!("{} {shown}", units::count(count)))
+            (loss, format!("{} {text}", units::count(count)))
         })
 }
 
@@ -446,35 +447,54 @@ enum Loss {
     Usual,
 }
 
-/// Every count of losses, what it means, and its text. `{s}` is the plural; the part after the colon is left out if the count is 0.
-fn counted_losses(losses: &Losses, taken: &Taken) -> [(u64, Loss, &'static str); 20] {
+const SPACE: &str = "free disk space, or record to another disk";
+const FROM_THE_START: &str = "start the program with `culeak run`";
+const LATER: &str = "read it again while the program waits, or after its end";
+
+/// Every count of losses: its name, in which `{s}` is the plural; what it means for the report; and what to do, if something can be done.
+fn counted_losses(losses: &Losses, taken: &Taken) -> [(u64, Loss, &'static str, &'static str, &'static str); 20] {
     use Loss::{Counted, Missing, Usual};
     table! {
-        losses.lost_allocations, Missing, "allocation{s}: the totals are too low";
-        losses.lost_stacks, Missing, "stack{s}: this memory has no call site";
-        losses.lost_python, Missing, "Python stack{s}: lines of Python are missing";
-        losses.lost_details, Missing, "name{s} of modules, threads, devices or contexts: shown without a name";
-        losses.lost_snapshots, Missing, "automatic snapshot{s}: not written";
-        losses.lost_events, Missing, "event{s} of the timeline: not written, for lack of space";
-        losses.lost_phases, Missing, "phase{s}: not recorded, because there was no space or there were too many";
-        losses.lost_marks, Missing, "mark{s}: not recorded, because there was no space or there were too many";
-        losses.lost_segments, Missing, "segment{s} of the kernel driver: the ledger lacks this memory";
-        losses.unknown_frees, Missing,
-            "unknown free{s}: allocated before the recording began, or with a function that culeak does not hook";
-        losses.unknown_blocks, Missing,
-            "unknown free{s} of framework blocks: allocated before the recording began, or not reported to culeak";
-        losses.failed_frees, Missing, "failed free{s}: this memory still counts as live";
-        losses.teardown_frees, Counted, "free{s} at shutdown: counted as freed";
-        losses.implicit_frees, Counted,
-            "implicit free{s}: a destroyed context, a device reset or a graph launch freed the memory";
-        losses.vanished, Missing,
-            "vanished allocation{s}: the address was allocated again without a recorded free; counted as freed";
-        losses.captured_not_launched, Counted, "allocation{s} in graphs that were never launched: 0 B live";
-        losses.export_tables, Usual, "private driver table{s}: calls through them are not recorded";
-        losses.unhooked.len() as u64, Missing, "unhooked function{s}: what they may have allocated is missing";
-        taken.in_flight, Missing, "free{s} in flight: whether the memory was freed is unknown";
-        taken.events_during_read, Missing, "event{s} during the read: rows list memory that was live throughout";
+        losses.lost_allocations, Missing, "allocation{s}", "the totals are too low", SPACE;
+        losses.lost_stacks, Missing, "stack{s}", "this memory has no call site", SPACE;
+        losses.lost_python, Missing, "Python stack{s}", "lines of Python are missing",
+            "free disk space; which interpreters are read: `culeak help limits`";
+        losses.lost_details, Missing, "name{s} of modules, threads, devices or contexts", "shown without a name", SPACE;
+        losses.lost_snapshots, Missing, "automatic snapshot{s}", "not written", SPACE;
+        losses.lost_events, Missing, "event{s} of the timeline", "not written, for lack of space", SPACE;
+        losses.lost_phases, Missing, "phase{s}", "not recorded, because there was no space or there were too many",
+            "free disk space, or open fewer phases";
+        losses.lost_marks, Missing, "mark{s}", "not recorded, because there was no space or there were too many",
+            "free disk space, or set fewer marks";
+        losses.lost_segments, Missing, "segment{s} of the kernel driver", "the ledger lacks this memory", SPACE;
+        losses.unknown_frees, Missing, "unknown free{s}",
+            "allocated before the recording began, or with a function that culeak does not hook", FROM_THE_START;
+        losses.unknown_blocks, Missing, "unknown free{s} of framework blocks",
+            "allocated before the recording began, or not reported to culeak", FROM_THE_START;
+        losses.failed_frees, Missing, "failed free{s}", "this memory still counts as live",
+            "look for double frees and wrong pointers";
+        losses.teardown_frees, Counted, "free{s} at shutdown", "counted as freed", "";
+        losses.implicit_frees, Counted, "implicit free{s}",
+            "a destroyed context, a device reset or a graph launch freed the memory", "";
+        losses.vanished, Missing, "vanished allocation{s}",
+            "the address was allocated again without a recorded free; counted as freed", "please report a bug";
+        losses.captured_not_launched, Counted, "allocation{s} in graphs that were never launched", "0 B live", "";
+        losses.export_tables, Usual, "private driver table{s}", "calls through them are not recorded", "";
+        losses.unhooked.len() as u64, Missing, "unhooked function{s}", "what they may have allocated is missing",
+            "please report a bug that names them";
+        taken.in_flight, Missing, "free{s} in flight", "whether the memory was freed is unknown", LATER;
+        taken.events_during_read, Missing, "event{s} during the read", "rows list memory that was live throughout", LATER;
     }
+}
+
+/// The counts of losses as a table of Markdown, for docs/limits.md.
+#[cfg(test)]
+pub fn losses_table() -> String {
+    let rows = counted_losses(&Losses::default(), &Taken::default()).map(|(_, loss, what, means, remedy)| {
+        assert!(loss != Loss::Missing || !remedy.is_empty(), "{what}: what to do?");
+        format!("| {} | {means} | {remedy} |\n", what.replace("{s}", "s"))
+    });
+    format!("| count | means | what to do |\n|---|---|---|\n{}", rows.concat())
 }
 
 fn lacks_events(allocator: &Allocator) -> bool {

@@ -255,3 +255,19 @@ fn only_losses_are_listed_as_not_recorded() {
     assert_eq!(title_of("lossy: 40 events"), Some("not recorded"));
     assert_eq!(title_of("exact: 40 events"), Some("compared"));
 }
+
+/// `CULEAK_BLESS=1` rewrites the page.
+#[test]
+fn the_page_lists_every_count_of_losses_with_its_meaning_and_what_to_do() {
+    crate::commands::help::expect_table("limits.md", "losses", &text::report::sums::losses_table());
+
+    let mut snapshot = long_names(1);
+    snapshot.losses.lost_allocations = 2;
+    let report = Report::of(&snapshot, &from_file("app.culeak"));
+    let first = |all| text::report::sums::losses(&report, all)[0].1.clone();
+    assert_eq!(first(false), "2 allocations: the totals are too low");
+    assert_eq!(
+        first(true),
+        "2 allocations: the totals are too low; free disk space, or record to another disk"
+    );
+}
