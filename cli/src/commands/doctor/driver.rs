@@ -50,7 +50,7 @@ fn kernel_module(version: &str) -> Finding {
         rm::TESTED => Finding::ok(KERNEL_MODULE, text("tested with culeak on GPUs")),
         _ if rm::COMPARED.contains(&number) => Finding::ok(
             KERNEL_MODULE,
-            text("not tested with culeak; its requests are those of NVIDIA's published sources"),
+            text("not tested with culeak on GPUs; its requests were checked against NVIDIA's published sources"),
         ),
         _ if number < rm::COMPARED[0] => Finding::warn(
             KERNEL_MODULE,
