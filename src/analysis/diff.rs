@@ -13,7 +13,9 @@ use crate::analysis::groups::Groups;
 use crate::analysis::opaque::OpaquePool;
 use crate::analysis::pairing::{Key, pair};
 use crate::analysis::program::Program;
-use crate::analysis::report::{By, CALLERS_KEPT, Cut, ProcessLine, Row, RowsOfKinds, Sort, Tally, process_line};
+use crate::analysis::report::{
+    By, CALLERS_KEPT, Cut, ProcessLine, Row, RowsOfKinds, Sort, Tally, is_zero, process_line,
+};
 use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame};
 use crate::analysis::words::plural;
 use crate::point::Point;
@@ -126,7 +128,7 @@ pub struct DiffRow<'a> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub callers: Vec<CallerChange<'a>>,
     /// Number of all these callers.
-    #[serde(skip)]
+    #[serde(skip_serializing_if = "is_zero")]
     pub callers_in_all: usize,
     /// From the later snapshot, if the row is in both.
     pub stack: CallStack<'a>,

@@ -234,7 +234,7 @@ pub const STACKS_KEPT: usize = 5;
 /// The most callers per row.
 pub const CALLERS_KEPT: usize = 32;
 
-fn is_zero(number: &usize) -> bool {
+pub(in crate::analysis) fn is_zero(number: &usize) -> bool {
     *number == 0
 }
 
