@@ -14,6 +14,7 @@
 //! | [`words`] | How are sizes, counts and times written for people? |
 //! | [`tally`] | How many bytes, in how many records? |
 //! | [`site`] | Which frame of a stack is the call site, and how is it recognized in another run? |
+//! | [`callers`] | Where do the stacks of a call site part? |
 //! | [`framework`] | Which frameworks' blocks were recorded, and in which memory do they lie? |
 //! | [`groups`] | Which records differ in nothing but size, age and address, and does each count as held? |
 //! | [`opaque`] | Which pools have blocks that were not recorded, and how are they recorded? |
@@ -43,6 +44,7 @@
 
 pub mod baseline;
 pub mod boundaries;
+pub mod callers;
 pub mod categories;
 pub mod check;
 pub mod diff;

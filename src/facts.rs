@@ -160,7 +160,7 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// The facts of a snapshot. `by`: [`By::Site`] or [`By::Stack`].
+    /// The facts of a snapshot. `by`: [`By::Site`], [`By::Stack`] or [`By::Forward`], by which objects are rows by call site.
     pub fn by(snapshot: &Snapshot, source: String, by: By, filter: &Filter) -> Facts {
         let stacks = CallStacks::of(snapshot);
         let memory = RowsOfKinds::of(snapshot, &stacks, filter, by);
@@ -175,6 +175,7 @@ impl Facts {
             ..Facts::default()
         };
         memory.rows.iter().for_each(|row| facts.push(row, by, None));
+        let by = by.of_objects();
         let objects = objects::rows(snapshot, &stacks, filter, by);
         objects.iter().for_each(|(kind, row)| facts.push(row, by, Some(*kind)));
         facts
@@ -226,16 +227,23 @@ impl Facts {
     }
 
     fn push(&mut self, row: &report::Row, by: By, object: Option<Kind>) {
-        let key = Key::by(by, row);
-        let text = Site {
-            label: plain(&row.label).into_owned(),
-            pool: row.pool,
-            allocator: row.allocator,
-            library: row.library,
-            kinds: row.kinds.keys().copied().collect(),
-            fingerprint: key.exact,
-            object: object.map(Kind::name),
-            ..Site::of(&row.stacks[0].stack)
+        let (key, stack) = (Key::by(by, row), &row.stacks[0].stack);
+        let kinds = row.kinds.keys().copied().collect();
+        let text = match by {
+            By::Forward => Site {
+                kinds,
+                ..Site::of_forward(stack)
+            },
+            _ => Site {
+                label: plain(&row.label).into_owned(),
+                pool: row.pool,
+                allocator: row.allocator,
+                library: row.library,
+                kinds,
+                fingerprint: key.exact,
+                object: object.map(Kind::name),
+                ..Site::of(stack)
+            },
         };
         let on_gpu = row.devices.iter().filter(|(name, _)| name.starts_with("GPU "));
         let most = on_gpu.max_by_key(|(_, tally)| tally.bytes);

@@ -66,3 +66,4 @@ mod whole_system;
 mod why;
 mod why_running;
 mod without_cuda;
+mod wrappers;

@@ -6,14 +6,17 @@
 
 use serde::Serialize;
 
+use crate::analysis::callers::{self, Share};
 use crate::analysis::estimate::{Errors, sampled};
 use crate::analysis::filter::{Filter, only_objects};
 use crate::analysis::groups::Groups;
 use crate::analysis::opaque::OpaquePool;
 use crate::analysis::pairing::{Key, pair};
 use crate::analysis::program::Program;
-use crate::analysis::report::{By, Cut, ProcessLine, Row, RowsOfKinds, Sort, Tally, process_line};
-use crate::analysis::site::{CallStack, CallStacks, Fingerprint};
+use crate::analysis::report::{
+    By, CALLERS_KEPT, Cut, ProcessLine, Row, RowsOfKinds, Sort, Tally, is_zero, process_line,
+};
+use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame};
 use crate::analysis::words::plural;
 use crate::point::Point;
 use crate::snapshot::{Allocator, Losses, Snapshot, Taken};
@@ -28,7 +31,7 @@ pub const VERSION: u32 = 2;
 
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// [`By::Stack`] or [`By::Site`].
+    /// [`By::Stack`], [`By::Site`], or [`By::Forward`], with which objects are compared by call site.
     pub by: By,
     pub sort: Sort,
     pub top: Option<usize>,
@@ -47,6 +50,8 @@ pub struct Diff<'a> {
     pub version: u32,
     pub before: Side<'a>,
     pub after: Side<'a>,
+    /// What the records of a row have in common.
+    pub by: By,
     /// Both show the same process, so a difference is growth.
     pub same_process: bool,
     /// The compared kinds of memory; all if empty.
@@ -129,8 +134,45 @@ pub struct DiffRow<'a> {
     /// Kinds of the records on either side.
     pub kinds: Vec<&'static str>,
     pub pool: bool,
+    /// The nearest callers at which the stacks of a call site part, on both sides together, the largest change first; at most
+    /// [`CALLERS_KEPT`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub callers: Vec<CallerChange<'a>>,
+    /// Number of all these callers.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub callers_in_all: usize,
     /// From the later snapshot, if the row is in both.
     pub stack: CallStack<'a>,
+    /// The row is no call site or stack but a forward line, which its label names.
+    #[serde(skip)]
+    pub is_forward: bool,
+}
+
+/// What changed through one caller of a call site.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct CallerChange<'a> {
+    pub before: Tally,
+    pub after: Tally,
+    /// `None`: the stacks that end where the others have a caller.
+    pub caller: Option<Frame<'a>>,
+}
+
+impl CallerChange<'_> {
+    pub fn bytes_delta(&self) -> i128 {
+        i128::from(self.after.bytes) - i128::from(self.before.bytes)
+    }
+
+    pub fn count_delta(&self) -> i128 {
+        i128::from(self.after.count) - i128::from(self.before.count)
+    }
+}
+
+impl<'a> DiffRow<'a> {
+    /// The call site, unless the label names the whole row.
+    pub fn site(&self) -> Option<&Frame<'a>> {
+        self.stack.site().filter(|_| !self.is_forward)
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -154,11 +196,13 @@ pub struct Totals {
 impl<'a> Diff<'a> {
     pub fn of(before: &'a Snapshot, after: &'a Snapshot, options: &Options) -> Diff<'a> {
         let same_process = same_process(before, after);
-        let side_rows = |side| RowsOfKinds::of(side, &CallStacks::of(side), &options.filter, options.by);
-        let (old, new) = (side_rows(before), side_rows(after));
+        let stacks = [CallStacks::of(before), CallStacks::of(after)];
+        let side_rows = |side, stacks| RowsOfKinds::of(side, stacks, &options.filter, options.by);
+        let (old, new) = (side_rows(before, &stacks[0]), side_rows(after, &stacks[1]));
         let bare = [(before, &old.groups), (after, &new.groups)].map(|(side, groups)| (side, is_bare(side, groups)));
         let opaque_pools = new.opaque_pools;
-        let mut rows = compared(keyed(old.rows, options.by), keyed(new.rows, options.by), !same_process);
+        let (old_rows, new_rows) = (keyed(old.rows, options.by), keyed(new.rows, options.by));
+        let mut rows = compared((old_rows, new_rows), &stacks, options.by, !same_process);
         let totals = totals(&rows, [old.total, new.total]);
         let change = |row: &DiffRow| match options.sort {
             Sort::Count => (row.count_delta.abs(), row.bytes_delta.abs(), row.after.bytes),
@@ -180,6 +224,7 @@ impl<'a> Diff<'a> {
             version: VERSION,
             before: side(before, totals.before),
             after: side(after, totals.after),
+            by: options.by,
             same_process,
             filter: Some(Filter {
                 kinds: Vec::new(),
@@ -217,16 +262,56 @@ fn keyed<'a>(rows: Vec<Row<'a>>, by: By) -> Vec<(Key, Row<'a>)> {
     rows.into_iter().map(|row| (Key::by(by, &row), row)).collect()
 }
 
+/// Rows before and after.
+type Sides<'a> = (Vec<(Key, Row<'a>)>, Vec<(Key, Row<'a>)>);
+
 /// The rows of both sides. `moved`: lines of code may have, which they cannot within one process.
-fn compared<'a>(old: Vec<(Key, Row<'a>)>, new: Vec<(Key, Row<'a>)>, moved: bool) -> Vec<DiffRow<'a>> {
+fn compared<'a>((old, new): Sides<'a>, stacks: &[CallStacks<'a>; 2], by: By, moved: bool) -> Vec<DiffRow<'a>> {
     let keys = |rows: &[(Key, Row)]| rows.iter().map(|(key, _)| *key).collect::<Vec<Key>>();
     let partners = pair(&keys(&old), &keys(&new), moved);
     let mut old: Vec<Option<Row>> = old.into_iter().map(|(_, row)| Some(row)).collect();
     let pairs = new.into_iter().zip(partners);
-    let pairs = pairs.map(|((_, row), partner)| diff_row(partner.and_then(|partner| old[partner].take()), Some(row)));
-    let mut rows: Vec<DiffRow> = pairs.collect();
-    rows.extend(old.into_iter().flatten().map(|row| diff_row(Some(row), None)));
-    rows
+    let pairs = pairs.map(|((_, row), partner)| (partner.and_then(|partner| old[partner].take()), Some(row)));
+    let mut both: Vec<_> = pairs.collect();
+    both.extend(old.into_iter().filter(Option::is_some).map(|row| (row, None)));
+    let rows = both.into_iter().map(|(old, new)| {
+        let mut callers = match by {
+            By::Site => callers(&old, &new, stacks),
+            _ => Vec::new(),
+        };
+        let callers_in_all = callers.len();
+        callers.truncate(CALLERS_KEPT);
+        DiffRow {
+            callers,
+            callers_in_all,
+            is_forward: by == By::Forward,
+            ..diff_row(old, new)
+        }
+    });
+    rows.collect()
+}
+
+/// What changed through each caller at which the stacks of both sides part.
+fn callers<'a>(
+    old: &Option<Row<'a>>,
+    new: &Option<Row<'a>>,
+    [before, after]: &[CallStacks<'a>; 2],
+) -> Vec<CallerChange<'a>> {
+    let of = |row: &Option<Row<'a>>| row.as_ref().map(|row| row.by_stack.clone()).unwrap_or_default();
+    let old = of(old)
+        .into_iter()
+        .map(|(stack, tally)| (before.get(stack), [tally, Tally::default()]));
+    let new = of(new)
+        .into_iter()
+        .map(|(stack, tally)| (after.get(stack), [Tally::default(), tally]));
+    let all: Vec<_> = new.chain(old).collect();
+    let (_, shares) = callers::shares(&all, |sum: &mut [Tally; 2], more| {
+        sum.iter_mut().zip(more).for_each(|(sum, more)| sum.join(more));
+    });
+    let change = |(caller, [before, after]): Share<'a, [Tally; 2]>| CallerChange { before, after, caller };
+    let mut changes: Vec<CallerChange> = shares.into_iter().map(change).collect();
+    changes.sort_by_key(|change| std::cmp::Reverse((change.bytes_delta().abs(), change.count_delta().abs())));
+    changes
 }
 
 /// Cuts off rows that did not change, changed by less than `min_bytes`, or are beyond the most.
@@ -279,7 +364,10 @@ fn diff_row<'a>(old: Option<Row<'a>>, new: Option<Row<'a>>) -> DiffRow<'a> {
         estimated,
         kinds,
         pool,
+        callers: Vec::new(),
+        callers_in_all: 0,
         stack,
+        is_forward: false,
     }
 }
 

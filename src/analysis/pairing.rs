@@ -50,10 +50,22 @@ impl Key {
         }
     }
 
-    /// Of a row by stack, or else by call site.
+    /// As if no caching allocator held the memory.
+    pub fn of_forward_line(stack: &CallStack) -> Key {
+        let [exact, loose] = stack.forward_fingerprints();
+        Key {
+            exact,
+            loose,
+            line: stack.gradient().and_then(|line| line.line),
+            pool: false,
+        }
+    }
+
+    /// Of a row by stack or by forward line, or else by call site.
     pub fn by(by: By, row: &Row) -> Key {
         let stack = &row.stacks[0].stack;
         match by {
+            By::Forward => Key::of_forward_line(stack),
             By::Stack => Key {
                 exact: stack.fingerprint,
                 loose: stack.loose_fingerprint,

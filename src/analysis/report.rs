@@ -212,6 +212,18 @@ pub struct Row<'a> {
     pub stacks: Vec<RowStack<'a>>,
     /// Number of all stacks.
     pub stacks_in_all: usize,
+    /// All stacks, by their numbers in the snapshot, largest first.
+    #[serde(skip)]
+    pub by_stack: Vec<(Option<usize>, Tally)>,
+    /// The number of callers nearest to the call site that all of its stacks share, if rows are call sites or stacks.
+    #[serde(skip)]
+    pub shared_callers: usize,
+    /// The nearest callers at which the stacks part, largest first; at most [`CALLERS_KEPT`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub callers: Vec<RowCaller<'a>>,
+    /// Number of all these callers.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub callers_in_all: usize,
     /// The row is an estimate from sampled stacks, with these standard errors; `None`: it is exact.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub estimated: Option<Errors>,
@@ -219,6 +231,22 @@ pub struct Row<'a> {
 
 /// The most stacks per row.
 pub const STACKS_KEPT: usize = 5;
+/// The most callers per row.
+pub const CALLERS_KEPT: usize = 32;
+
+pub(in crate::analysis) fn is_zero(number: &usize) -> bool {
+    *number == 0
+}
+
+/// What a call site holds through one of its callers.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct RowCaller<'a> {
+    pub bytes: u64,
+    pub count: u64,
+    /// `None`: the stacks that end where the others have a caller.
+    pub caller: Option<Frame<'a>>,
+}
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

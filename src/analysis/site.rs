@@ -35,12 +35,15 @@ use crate::snapshot::{GRADIENT_OF, Language, Location, Snapshot, Stack};
 pub const NO_STACK: &str = "(no stack)";
 
 mod below_main;
+mod forward;
 mod origin;
 mod python;
 mod role;
 pub mod text;
+mod wrapper;
 
-pub use role::set_wrappers;
+pub(in crate::analysis) use forward::python_line;
+pub use role::{Wrappers, set_wrappers};
 
 /// What a frame means to the reader of the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -55,8 +58,12 @@ pub enum Role {
     Allocator,
     /// Inside PyTorch, XLA, CuPy …, or a CUDA library: shown only if the stack has no better frames.
     Framework,
-    /// Generic code between the user's code and CUDA: shown, but not a site if the stack has a user's frame.
+    /// Code between the user's code and CUDA that requests memory for its callers: shown, but no site if the stack has a frame of
+    /// another kind, and no caller of one.
     Wrapper,
+    /// An operator of a backward pass, or the line of the forward pass that it belongs to: shown, but not a site if the stack has
+    /// a better frame.
+    Operator,
     /// Python code of a package or of Python itself: shown, but not a site if the stack has a line of the user.
     Library,
     User,
@@ -129,8 +136,12 @@ impl<'a> Frame<'a> {
         self.is_python() && self.function.is_some_and(|function| function.starts_with(GRADIENT_OF))
     }
 
+    fn is_wrapper(&self) -> bool {
+        self.role == Role::Wrapper
+    }
+
     fn shown(&self) -> bool {
-        matches!(self.role, Role::User | Role::Library | Role::Wrapper)
+        matches!(self.role, Role::User | Role::Library | Role::Wrapper | Role::Operator)
     }
 
     /// The source file, or the module if no file is known, by a name that does not depend on where it was built or
@@ -172,7 +183,7 @@ impl Serialize for Fingerprint {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct CallStack<'a> {
-    /// Over module, function and line of each shown frame.
+    /// Over module, function and line of each shown frame that is no wrapper.
     pub fingerprint: Fingerprint,
     /// Without lines, so edits elsewhere in the file do not change it.
     pub loose_fingerprint: Fingerprint,
@@ -227,7 +238,10 @@ impl<'a> CallStack<'a> {
         let visible = visible(&frames);
         let mut exact = Hasher::new();
         let mut loose = Hasher::new();
-        for frame in frames.iter().filter(|frame| visible.shows(frame)) {
+        // Stacks that differ in wrappers alone are one, as `emplace_back` and `_M_realloc_insert` of one line.
+        let only_wrappers = !frames.iter().any(|frame| frame.shown() && !frame.is_wrapper());
+        let tells = |frame: &&Frame| visible.shows(frame) && (only_wrappers || !frame.is_wrapper());
+        for frame in frames.iter().filter(tells) {
             exact.frame(frame, true);
             loose.frame(frame, false);
         }
@@ -259,11 +273,6 @@ impl<'a> CallStack<'a> {
         self.site.map(|site| &self.frames[site])
     }
 
-    /// The line of the forward pass that the memory is a gradient of.
-    pub fn gradient(&self) -> Option<&Frame<'a>> {
-        self.frames.first().filter(|frame| frame.is_gradient())
-    }
-
     /// Whether the stack shows a statically linked CUDA runtime as the driver's caller. `program_has_runtime`: the
     /// program has a CUDA runtime at all.
     pub fn is_of_static_runtime(&self, program_has_runtime: bool) -> bool {
@@ -287,11 +296,12 @@ impl<'a> CallStack<'a> {
         self.frames.iter().any(|frame| frame.role == Role::User)
     }
 
-    /// The frames of the default view that called the call site, innermost first.
+    /// The frames of the default view that called the call site and are no wrappers, innermost first.
     pub fn callers(&self) -> impl Iterator<Item = &Frame<'a>> {
         let site = self.site();
         let is_site = move |frame: &Frame| site.is_some_and(|site| std::ptr::eq(frame, site));
-        self.shown().skip_while(move |frame| !is_site(frame)).skip(1)
+        let outer = self.shown().skip_while(move |frame| !is_site(frame)).skip(1);
+        outer.filter(|frame| !frame.is_wrapper())
     }
 
     /// The frames of the default view as lines: a run of lines of one library is one, if the user's own code is beside it.
@@ -302,9 +312,7 @@ impl<'a> CallStack<'a> {
 
     /// The innermost Python line that the user wrote, else the innermost line of library Python.
     pub fn python_line(&self) -> Option<&Frame<'a>> {
-        let line = |role| move |frame: &&Frame| frame.is_python() && frame.role == role;
-        let innermost = |role| self.frames.iter().find(line(role));
-        innermost(Role::User).or_else(|| innermost(Role::Library))
+        line_of_python(&self.frames).map(|line| &self.frames[line])
     }
 }
 
@@ -361,11 +369,21 @@ fn visible(frames: &[Frame]) -> Visible {
         .unwrap_or(Visible::All)
 }
 
+/// The innermost Python line of the user that is no wrapper, else one that is; else such a line of a library.
+fn line_of_python(frames: &[Frame]) -> Option<usize> {
+    let innermost =
+        |wanted: &dyn Fn(&Frame) -> bool| frames.iter().position(|frame| frame.is_python() && wanted(frame));
+    innermost(&|frame| frame.role == Role::User)
+        .or_else(|| innermost(&python::is_users_wrapper))
+        .or_else(|| innermost(&|frame| frame.role == Role::Library))
+        .or_else(|| innermost(&|frame| frame.is_wrapper()))
+}
+
 fn site(frames: &[Frame]) -> Option<usize> {
     let innermost = |wanted: &dyn Fn(&Frame) -> bool| frames.iter().position(wanted);
-    innermost(&|frame| frame.is_python() && frame.role == Role::User)
-        .or_else(|| innermost(&|frame| frame.is_python() && frame.role == Role::Library))
+    line_of_python(frames)
         .or_else(|| innermost(&|frame| frame.role == Role::User))
+        .or_else(|| innermost(&|frame| frame.role == Role::Operator))
         // The user's module first: a library's template there was instantiated for the user's code.
         .or_else(|| innermost(&|frame| frame.role == Role::Wrapper && !below_main::is_system(frame.module_name())))
         .or_else(|| innermost(&|frame| frame.role == Role::Wrapper))
@@ -476,7 +494,7 @@ fn expand<'a>(snapshot: &'a Snapshot, location: &'a Location, tensors_recorded: 
         allocator: origin::caching_allocator(&frame, tensors_recorded),
         frame: Frame {
             role: match frame.is_gradient() {
-                true => Role::Wrapper,
+                true => Role::Operator,
                 false => role::of(&frame),
             },
             function: frame.function.map(role::short),

@@ -46,7 +46,7 @@ pub const VERSION: u32 = 2;
 
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// [`By::Site`] or [`By::Stack`].
+    /// [`By::Site`], [`By::Stack`] or [`By::Forward`].
     pub by: By,
     pub against: Against,
     /// Other memory is left out.

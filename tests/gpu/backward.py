@@ -7,12 +7,12 @@ from frameworks import same_results, snapshot_of
 from harness import claim, expect, site
 from tensors import snapshots
 
-MODES = ["native", "custom", "hook", "checkpointed", "reentrant", "generator", "threads", "fails", "ddp", "compiled"]
+MODES = ["native", "custom", "hook", "checkpointed", "reentrant", "generator", "threads", "fails", "ddp", "data_parallel", "extension", "compiled"]
 
 
 @claim(over=MODES, slow=True)
 def a_tensor_of_backward_has_the_lines_of_the_waiting_thread(t, mode):
-    done = same_results(t, "backward", mode)
+    done = same_results(t, "backward", mode, env={"TORCH_EXTENSIONS_DIR": str(t.out / "extensions")})
     snapshot = snapshot_of(done)
     reported = done.lines()
     expect(reported, f"the program reported nothing\n{done.story()}")

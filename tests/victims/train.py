@@ -35,7 +35,7 @@ def here(frame):
     return frames
 
 
-def allocate(case, size=1024):
+def obtain(case, size=1024):
     address = ctypes.c_uint64()
     # On one line, so that this frame's own line is the same for both.
     frames, result = here(sys._getframe()), driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size))
@@ -46,7 +46,7 @@ def allocate(case, size=1024):
 
 class Trainer:
     def step(self, case="step"):
-        return allocate(case)
+        return obtain(case)
 
     def epoch(self):
         self.step()
@@ -57,25 +57,25 @@ class Trainer:
         return list(map(lambda case: self.step(case), ["mapped"]))
 
     def batches(self):
-        yield allocate("generator")
+        yield obtain("generator")
 
 
 def recursive(n, case):
-    return recursive(n - 1, case) if n else allocate(case)
+    return recursive(n - 1, case) if n else obtain(case)
 
 
 def called_back(n):
     """Through C and back, n times."""
     if n == 0:
-        return allocate("called back") & 1
+        return obtain("called back") & 1
     return ctypes.CFUNCTYPE(ctypes.c_int)(lambda: called_back(n - 1))()
 
 
 def generated():
     """Functions created and dropped: their code objects follow each other at the same addresses."""
     for number in range(300):
-        source = "def made_{0}():\n  return allocate('made')\nmade_{0}()".format(number)
-        exec(compile(source, "made_{}.py".format(number), "exec"), {"allocate": allocate})
+        source = "def made_{0}():\n  return obtain('made')\nmade_{0}()".format(number)
+        exec(compile(source, "made_{}.py".format(number), "exec"), {"obtain": obtain})
 
 
 def main():
@@ -103,7 +103,7 @@ def main():
     thread = threading.Thread(target=worker)
     thread.start()
     thread.join()
-    allocate("main")
+    obtain("main")
 
 
 main()

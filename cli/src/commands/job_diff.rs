@@ -6,7 +6,7 @@ use culeak::analysis::categories::Categories;
 use culeak::analysis::job::Options;
 use culeak::analysis::job::diff::{JobDiff, Side, diff};
 use culeak::analysis::job::sites::Sites;
-use culeak::analysis::report;
+use culeak::analysis::report::{self, By};
 
 use super::diff::DiffArgs;
 use crate::errors::{Failure, USAGE};
@@ -22,7 +22,9 @@ use crate::{progress, text};
 /// No input of a side can be read, or no process is on both sides.
 pub fn execute(args: &DiffArgs, sides: [Found; 2], form: Form) -> Result<ExitCode, Failure> {
     let mut unreadable = 0;
-    let mut sites = Sites::default();
+    // In a job, stacks are not told apart.
+    let by = args.view.by.filter(|by| *by == By::Forward).unwrap_or_default();
+    let mut sites = Sites::by(by);
     let ats = [args.selection.at.first(), args.selection.at.last()];
     let names = [&args.before, args.after.as_ref().unwrap_or(&args.before)];
     let mut read: Vec<Side> = Vec::with_capacity(2);
@@ -31,6 +33,7 @@ pub fn execute(args: &DiffArgs, sides: [Found; 2], form: Form) -> Result<ExitCod
             names: &args.names,
             at,
             report: report::Options {
+                by,
                 filter: args.selection.filter(&Categories::none()),
                 ..report::Options::default()
             },

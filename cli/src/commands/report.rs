@@ -92,7 +92,8 @@ impl ReportArgs {
     /// Whether several inputs are one job: no option asks for what only the report of a process has.
     fn shows_job(&self) -> bool {
         let view = &self.view;
-        let of_rows = view.by.is_none_or(|by| by == By::Site) && self.sort() == Sort::Bytes && !view.full_stacks;
+        let of_rows =
+            matches!(view.by, None | Some(By::Site | By::Forward)) && self.sort() == Sort::Bytes && !view.full_stacks;
         let of_process =
             *view.shape() != Shape::Table || self.why || self.trace.is_some() || self.selection.between.is_some();
         // The sums of a job are of memory that programs requested.

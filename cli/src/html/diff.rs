@@ -31,7 +31,11 @@ pub fn write(
     let diff = Diff::of(before, after, &options);
     let stacks = RowStack::Whole { full: full_stacks };
     let document = page_around(&diff, stacks, |page| {
-        page.heading(if options.by == By::Site { "Call sites" } else { "Stacks" });
+        page.heading(match options.by {
+            By::Site => "Call sites",
+            By::Forward => "Forward lines",
+            _ => "Stacks",
+        });
         page.table(rows(&diff, stacks));
         page.more(diff.hidden_rows, "row", "; the graph has all");
     });
@@ -58,7 +62,7 @@ fn rows<'d, 'a>(diff: &'d Diff<'a>, stacks: RowStack) -> Rows<&'d DiffRow<'a>> {
         let about = parts::about(row.estimated.is_some());
         Cell::Number(format!("{about}{}", words::signed_count(row.count_delta)))
     };
-    let site = |row: &&DiffRow| Site::of(&row.label, row.stack.site(), mark(row));
+    let site = |row: &&DiffRow| Site::of(&row.label, row.site(), mark(row));
     Rows::of(&diff.rows)
         .column("change", change)
         .column("blocks", blocks)

@@ -35,7 +35,7 @@ const STACKS_KEPT: usize = 64;
 pub struct How<'a> {
     pub names: &'a NameArgs,
     pub at: Option<&'a Point>,
-    /// Filter and suppressions of the rows, and categories; the rest is ignored.
+    /// What rows are by, their filter and suppressions, and categories; the rest is ignored.
     pub report: report::Options,
 }
 
@@ -43,7 +43,7 @@ pub struct How<'a> {
 pub fn job(places: &[Place], how: &How, options: &Options) -> JobReport {
     let job = Mutex::new(Job::default());
     let add = |number, sums| lock(&job).add(number, sums);
-    let mut work = Work::over(how, Sites::default(), &add);
+    let mut work = Work::over(how, Sites::by(how.report.by), &add);
     work.read(places, &|_| true);
     let earlier = lock(&job).earlier();
     if !earlier.is_empty() {

@@ -17,7 +17,7 @@ use std::{env, io};
 
 use clap::{Args, ColorChoice, ValueEnum};
 use culeak::analysis::check::{Limit, Tolerance};
-use culeak::analysis::suppressions::Pattern;
+use culeak::analysis::site::Wrappers;
 use culeak::reader::open_regular;
 use culeak::variables::CONFIG;
 use serde::de::Error;
@@ -95,8 +95,8 @@ struct DisplayDefaults {
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 struct SymbolDefaults {
     debug_dirs: Vec<PathBuf>,
-    #[serde(deserialize_with = "patterns")]
-    wrappers: Vec<Pattern>,
+    #[serde(deserialize_with = "wrappers")]
+    wrappers: Wrappers,
 }
 
 /// The part of pyproject.toml that is read.
@@ -195,7 +195,7 @@ impl Defaults {
     }
 
     /// The user's own wrappers, whose callers are the call sites.
-    pub fn wrappers(&self) -> Vec<Pattern> {
+    pub fn wrappers(&self) -> Wrappers {
         self.config.symbols.wrappers.clone()
     }
 
@@ -396,10 +396,17 @@ fn size<'de, D: Deserializer<'de>>(value: D) -> Result<Option<u64>, D::Error> {
     Size::deserialize(value)?.bytes().map(Some).map_err(D::Error::custom)
 }
 
-fn patterns<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Pattern>, D::Error> {
-    let texts = Vec::<String>::deserialize(from)?;
-    let all = texts.iter().map(|text| parse_pattern(text).map_err(D::Error::custom));
-    all.collect()
+/// Patterns of wrappers, and after `!` of what is none.
+fn wrappers<'de, D: Deserializer<'de>>(from: D) -> Result<Wrappers, D::Error> {
+    let mut wrappers = Wrappers::default();
+    for text in Vec::<String>::deserialize(from)? {
+        let (list, pattern) = match text.strip_prefix('!') {
+            Some(pattern) => (&mut wrappers.excepted, pattern),
+            None => (&mut wrappers.named, text.as_str()),
+        };
+        list.push(parse_pattern(pattern).map_err(D::Error::custom)?);
+    }
+    Ok(wrappers)
 }
 
 fn tolerance<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Tolerance>, D::Error> {

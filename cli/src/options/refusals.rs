@@ -25,6 +25,7 @@ const NO_GRAPH: &str = "rows";
 /// A report that is not of events.
 const HELD: &str = "memory that is held";
 const OTHER_ROWS: &str = "--by other than site and stack";
+const OTHER_LINES: &str = "--by other than site, stack and forward";
 const AT_AGAIN: &str = "a second --at";
 /// One of [`SELECTING`].
 const SELECTION: &str = "a selection";
@@ -96,11 +97,11 @@ const TABLE: &[Row] = table! {
     "--view segments" => "--view stacks", "--view ledger", "--view objects", "--view losses";
         "each is a view of its own; only stacks, ledger, objects and losses are shown together";
     "culeak diff" => "--between", "--view phases", "--view churn", "--view segments", "--view objects", "--view losses",
-        "--sort age", "--sort temporary", "--sort lifetime", OTHER_ROWS, "--category";
-        "it compares two points in time (--at A --at B) by call site or stack, objects included";
+        "--sort age", "--sort temporary", "--sort lifetime", OTHER_LINES, "--category";
+        "it compares two points in time (--at A --at B) by call site, stack or forward line, objects included";
     "culeak trend" => "--at", "--between", "--since", "--category", "--sort", "--view", "--full-stacks", "--lines",
-        "-o FILE.svg", OTHER_ROWS;
-        "it judges call sites or stacks over all snapshots, growing ones first";
+        "-o FILE.svg", OTHER_LINES;
+        "it judges call sites, stacks or forward lines over all snapshots, growing ones first";
     "culeak why" => "--at", "--between", "-o FILE.svg"; "it searches what is held now, or at the end of a process";
     "culeak export" => "--min-bytes"; "a file contains all stacks";
     AT_AGAIN => "culeak report", "culeak export"; "these show one point; culeak diff compares two";
@@ -146,6 +147,9 @@ impl Asked {
                     }
                     "by" if !matches!(value.as_str(), "site" | "stack") => {
                         asked.add(OTHER_ROWS.to_owned(), format!("--by {value}"));
+                        if value != "forward" {
+                            asked.add(OTHER_LINES.to_owned(), format!("--by {value}"));
+                        }
                     }
                     _ => {}
                 }
@@ -328,6 +332,8 @@ mod tests {
             "culeak report 1 --view churn --between 1s 2s --sort lifetime --by stack",
             "culeak report 1 -o a.svg --lines --kind device --full-stacks",
             "culeak diff a b --at exit --at peak --focus x --device 0 --view tree",
+            "culeak diff a b --by forward",
+            "culeak trend a b --by forward",
             "culeak why 1 --device 0 -o a.html",
             "culeak export 1 --between 1s 2s --kind device -o a.csv",
         ] {

@@ -210,7 +210,7 @@ pub fn state(state: State) -> (&'static str, Style) {
 fn title(row: &DiffRow) -> Text {
     let (word, style) = state(row.state);
     let sizes = sizes(row.after, row.bytes_delta, row.count_delta) + &error(row.estimated);
-    let (place, pool) = (parts::place(row.stack.site()), mark(row));
+    let (place, pool) = (parts::place(row.site()), mark(row));
     styled(style, format!("{word:8}")) + "  " + bold(short_name(&row.label)) + format!("{place}: {sizes}{pool}")
 }
 
@@ -237,8 +237,36 @@ fn sizes(after: Tally, bytes: i128, count: i128) -> String {
     )
 }
 
+/// The callers of a call site at which its stacks part, with their changes.
+const CALLERS_SHOWN: usize = 3;
+
+fn callers_apart(row: &DiffRow, page: &mut Document) {
+    let changed = row
+        .callers
+        .iter()
+        .filter(|of| (of.bytes_delta(), of.count_delta()) != (0, 0));
+    let changed: Vec<_> = changed.collect();
+    for of in changed.iter().take(CALLERS_SHOWN) {
+        let caller = match &of.caller {
+            Some(caller) => parts::with_place(&Site::of(&caller.name(), Some(caller), "")),
+            None => "(no other caller)".to_owned(),
+        };
+        let (bytes, count) = (of.bytes_delta(), of.count_delta());
+        page.indented(12, dim(format!("← {caller}: {}", sizes(of.after, bytes, count))));
+    }
+    let kept = row.callers_in_all - row.callers.len();
+    let more = changed.len().saturating_sub(CALLERS_SHOWN) + kept;
+    page.more_at(12, more, "caller", "; --by stack shows each");
+}
+
 /// The callers of the call site in one line: rows of one call site differ in them.
 fn callers<'r>(row: &'r DiffRow<'r>, places: bool, page: &mut Document) {
+    if row.is_forward {
+        return;
+    }
+    if !row.callers.is_empty() {
+        return callers_apart(row, page);
+    }
     let caller = |frame: &Frame<'r>| {
         let library = frame.python_library().filter(|_| row.stack.has_user());
         (Site::of(&frame.name(), Some(frame).filter(|_| places), ""), library)

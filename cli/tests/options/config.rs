@@ -295,6 +295,16 @@ fn the_caller_of_a_wrapper_is_the_call_site() {
 }
 
 #[test]
+fn what_is_no_wrapper_is_named_behind_an_exclamation_mark() {
+    let config = "[symbols]\nwrappers = [\"^Trainer::\", \"!train.cu:212\"]\n";
+    let folder = project(config);
+    let output = culeak(folder.path(), &["report", "leaky.json"]).output();
+    let report = text(&output.expect("culeak starts").stdout);
+    let row = report.lines().find(|line| line.contains("in 128 blocks"));
+    assert!(row.is_some_and(|row| row.contains("Trainer::step")), "{report}");
+}
+
+#[test]
 fn display_and_symbols_have_defaults() {
     let folder = project("[display]\ncolor = \"always\"\n\n[symbols]\ndebug-dirs = [\"debug\"]\n");
     let inside = folder.path().join("inside");

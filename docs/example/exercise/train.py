@@ -18,7 +18,7 @@ def mark(name):
         client.culeak_mark(name.encode())
 
 
-class Tensor:
+class Volume:
     """Memory on the GPU, which is freed with the object."""
 
     def __init__(self, size, grad_of=None):
@@ -43,7 +43,7 @@ class Sample:
 
 class Batch:
     def __init__(self):
-        self.pixels = Tensor(4 * MIB)
+        self.pixels = Volume(4 * MIB)
         self.samples = []
         for _ in range(2):
             self.samples.append(Sample(self))
@@ -53,7 +53,7 @@ class Trainer:
     def __init__(self):
         self.weights = []
         for _ in range(4):
-            self.weights.append(Tensor(16 * MIB))
+            self.weights.append(Volume(16 * MIB))
         self.history = []
         self.masks = {}
         self.failures = []
@@ -68,11 +68,11 @@ class Trainer:
 
     def mask(self, length):
         if length not in self.masks:
-            self.masks[length] = Tensor(1 * MIB)
+            self.masks[length] = Volume(1 * MIB)
         return self.masks[length]
 
     def check(self, step, loss):
-        activations = Tensor(2 * MIB)
+        activations = Volume(2 * MIB)
         if step % 10 == 3:
             raise ValueError(f"loss of step {step} is not finite", loss)
 
@@ -80,7 +80,7 @@ class Trainer:
         batch = Batch()
         self.augment(number)
         self.mask(128 + number)
-        loss = Tensor(256 * KIB, grad_of=batch.pixels)
+        loss = Volume(256 * KIB, grad_of=batch.pixels)
         self.history.append(loss)
         try:
             self.check(number, loss)

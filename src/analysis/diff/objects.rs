@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::{Cut, DiffRow, Options, compared, cut, name};
 use crate::analysis::objects;
 use crate::analysis::pairing::Key;
-use crate::analysis::report::Row;
+use crate::analysis::report::{By, Row};
 use crate::analysis::site::CallStacks;
 use crate::kind::Place;
 use crate::snapshot::Snapshot;
@@ -33,10 +33,12 @@ pub(super) fn changes<'a>(
     if !(before.objects_known && after.objects_known) {
         return None;
     }
-    let (old, new) = (side(before, options), side(after, options));
+    let (by, stacks) = (options.by.of_objects(), [CallStacks::of(before), CallStacks::of(after)]);
+    let side = |snapshot, stacks| side(snapshot, stacks, options, by);
+    let (old, new) = (side(before, &stacks[0]), side(after, &stacks[1]));
     let count = |rows: &[(Key, Row)]| rows.iter().map(|(_, row)| row.count).sum();
     let (count_before, count_after) = (count(&old), count(&new));
-    let mut rows = compared(old, new, !same_process);
+    let mut rows = compared((old, new), &stacks, by, !same_process);
     let key = |row: &DiffRow| std::cmp::Reverse((row.count_delta.abs(), row.after.count));
     rows.sort_by(|a, b| (key(a), &a.kinds, name(a)).cmp(&(key(b), &b.kinds, name(b))));
     let cut = cut(&mut rows, options, 0);
@@ -67,8 +69,7 @@ pub(super) fn not_compared(before: &Snapshot, after: &Snapshot, options: &Option
     })
 }
 
-fn side<'a>(snapshot: &'a Snapshot, options: &Options) -> Vec<(Key, Row<'a>)> {
-    let rows = objects::rows(snapshot, &CallStacks::of(snapshot), &options.filter, options.by).into_iter();
-    rows.map(|(kind, row)| (Key::by(options.by, &row).of_kind(kind), row))
-        .collect()
+fn side<'a>(snapshot: &'a Snapshot, stacks: &CallStacks<'a>, options: &Options, by: By) -> Vec<(Key, Row<'a>)> {
+    let rows = objects::rows(snapshot, stacks, &options.filter, by).into_iter();
+    rows.map(|(kind, row)| (Key::by(by, &row).of_kind(kind), row)).collect()
 }

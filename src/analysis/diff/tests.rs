@@ -1,6 +1,6 @@
 use super::*;
 use crate::kind::Kind;
-use crate::sample::{FrameText, MAIN, RUNTIME, Sample};
+use crate::sample::{FrameText, MAIN, MIB, RUNTIME, Sample, gradients};
 
 fn frame(name: &'static str) -> [FrameText<'static>; 3] {
     [RUNTIME, (name, "/src/a.cu:1", "/opt/app"), MAIN]
@@ -153,5 +153,35 @@ fn kinds_top_and_min_bytes_select_rows() {
             ..Options::default()
         }),
         2
+    );
+}
+
+#[test]
+fn forward_lines_match_after_they_moved_whichever_line_ran_backward() {
+    let before = gradients(0);
+    let mut after = gradients(5);
+    after.process.pid += 1;
+    // Of the second line that ran backward.
+    after
+        .allocations
+        .change(|nth, allocation, _| allocation.bytes += MIB * u64::from(nth == 1));
+    let options = Options {
+        by: By::Forward,
+        all: true,
+        ..Options::default()
+    };
+    let diff = Diff::of(&before, &after, &options);
+    assert_eq!(
+        states(&diff),
+        [
+            (State::Grown, "Net.forward model.py:36".to_owned(), i128::from(MIB)),
+            (State::Unchanged, "Net.forward model.py:37".to_owned(), 0),
+            (State::Unchanged, "(no forward line)".to_owned(), 0),
+        ]
+    );
+    assert!(
+        diff.rows
+            .iter()
+            .all(|row| row.site().is_none() && row.callers.is_empty())
     );
 }

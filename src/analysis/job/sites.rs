@@ -15,7 +15,7 @@ use crate::analysis::function_name::plain;
 use crate::analysis::groups::{Groups, Level};
 use crate::analysis::opaque::OpaquePool;
 use crate::analysis::pairing::Key;
-use crate::analysis::report::Report;
+use crate::analysis::report::{By, Report};
 use crate::analysis::site::{CallStack, CallStacks, Fingerprint, is_pool};
 use crate::analysis::stack_key::{StackKey, stack_keys};
 use crate::analysis::suppressions::Used;
@@ -48,17 +48,21 @@ pub struct StackOfSite {
     allocator: Option<&'static str>,
     pool: bool,
     path: Option<StackId>,
+    /// The text is of its forward line, where cached and held memory are one.
+    by_forward: bool,
 }
 
 impl StackOfSite {
     fn id(&self, pool: bool) -> SiteId {
-        self.text * 2 + u32::from(pool)
+        self.text * 2 + u32::from(pool && !self.by_forward)
     }
 }
 
 /// The named stacks of all processes so far.
 #[derive(Debug, Default)]
 pub struct Sites {
+    /// By forward line, in the place of call sites.
+    by_forward: bool,
     stacks: HashMap<u64, StackOfSite>,
     /// By fingerprint of the site; the text is of the stack with the least fingerprint, and of equal ones the least text.
     numbers: HashMap<Fingerprint, u32>,
@@ -109,6 +113,14 @@ impl StacksOfSites {
 }
 
 impl Sites {
+    /// None yet. `by`: [`By::Site`] or [`By::Forward`].
+    pub fn by(by: By) -> Sites {
+        Sites {
+            by_forward: by == By::Forward,
+            ..Sites::default()
+        }
+    }
+
     /// Whether a stack has been learned, by its key alone.
     pub fn knows(&self, stack: u64, tensors: bool) -> bool {
         self.stacks.contains_key(&(stack ^ apart(tensors)))
@@ -162,6 +174,7 @@ impl Sites {
                 allocator: stack.allocator,
                 pool: stack.pool,
                 path: self.path(stack),
+                by_forward: self.by_forward,
             };
             self.stacks.insert(*key, known);
         }
@@ -169,19 +182,26 @@ impl Sites {
 
     fn text(&mut self, stack: &CallStack) -> u32 {
         let next = self.texts.len() as u32;
-        match self.numbers.entry(stack.site_fingerprint) {
+        let (key, of): (Key, fn(&CallStack) -> Site) = match self.by_forward {
+            true => (Key::of_forward_line(stack), Site::of_forward),
+            false => (Key::of_call_site(stack), Site::of),
+        };
+        match self.numbers.entry(key.exact) {
             Entry::Vacant(entry) => {
-                self.texts.push((stack.fingerprint, Site::of(stack)));
-                self.loose.push(stack.loose_site_fingerprint);
+                self.texts.push((stack.fingerprint, of(stack)));
+                self.loose.push(key.loose);
                 *entry.insert(next)
             }
             Entry::Occupied(entry) => {
                 let known = &mut self.texts[*entry.get() as usize];
                 if stack.fingerprint <= known.0 {
-                    let other = (stack.fingerprint, Site::of(stack));
+                    let other = (stack.fingerprint, of(stack));
                     let key = |(fingerprint, site): &(Fingerprint, Site)| {
                         let Site { label, place, file, .. } = site.clone();
-                        (*fingerprint, label, place, file, site.line, site.module.clone())
+                        // Stacks that differ in wrappers alone have one fingerprint.
+                        let frame = |frame: &SiteFrame| (frame.function.clone(), frame.place.clone());
+                        let frames: Vec<_> = site.stack.iter().map(frame).collect();
+                        (*fingerprint, label, place, file, site.line, site.module.clone(), frames)
                     };
                     if key(&other) < key(known) {
                         *known = other;
@@ -321,11 +341,14 @@ impl ProcessSums {
             row,
             sites: group(rows),
             suppressions: Vec::new(),
-            shared: shared::parts(snapshot, |stack| Some(named.get(stack)?.id(false))),
+            shared: shared::parts(snapshot, |stack| {
+                let known = named.get(stack).filter(|known| !known.by_forward)?;
+                Some(known.id(false))
+            }),
         }
     }
 
-    /// The rows of a report by call site that lists all of them, of a snapshot with names. It may be filtered.
+    /// The rows of a report that lists all of them, by what `sites` are by, of a snapshot with names. It may be filtered.
     pub fn of_report(snapshot: &Snapshot, report: &Report, sites: &mut Sites) -> ProcessSums {
         let mut row = Instant::in_job(snapshot, report.source.clone());
         (row.held, row.pools) = (report.totals.held.total(), report.totals.pool);
@@ -342,7 +365,7 @@ impl ProcessSums {
         let mut rows = Vec::new();
         for row in &report.rows {
             let Some(first) = row.stacks.first() else { continue };
-            let site = sites.text(&first.stack) * 2 + u32::from(row.pool);
+            let site = sites.text(&first.stack) * 2 + u32::from(row.pool && !sites.by_forward);
             let scatter = row.estimated.map_or(0.0, |errors| errors.scatter(row.bytes));
             let listed = Tally::total(row.stacks.iter().map(|stack| stack.tally()));
             for stack in &row.stacks {
@@ -363,7 +386,9 @@ impl ProcessSums {
             suppressions: report.suppressions.clone(),
             shared: {
                 let stacks = CallStacks::of(snapshot);
-                shared::parts(snapshot, |stack| Some(sites.text(stacks.get(stack)) * 2))
+                shared::parts(snapshot, |stack| {
+                    (!sites.by_forward).then(|| sites.text(stacks.get(stack)) * 2)
+                })
             },
         }
     }
@@ -374,7 +399,7 @@ mod tests {
     use super::*;
     use crate::analysis::report::Options;
     use crate::point::Point;
-    use crate::sample::{leaky, training};
+    use crate::sample::{MIB, gradients, leaky, training};
     use crate::snapshot::ProcessState;
 
     /// Rows by text, so that both ways compare.
@@ -431,19 +456,52 @@ mod tests {
 
     #[test]
     fn rows_are_those_of_the_report() {
-        for snapshot in [leaky(), training().finish(0, 0)] {
-            let (mut sites, mut of_report) = (Sites::default(), Sites::default());
+        for (snapshot, by) in [
+            (leaky(), By::Site),
+            (training().finish(0, 0), By::Site),
+            (leaky(), By::Forward),
+            (gradients(0), By::Forward),
+        ] {
+            let (mut sites, mut of_report) = (Sites::by(by), Sites::by(by));
             let keys = Keys::of(&snapshot);
             let (part, part_keys) = Sites::unknown(&snapshot, &keys, &sites.named(&keys));
             assert!(!sites.named(&keys).is_complete());
             sites.learn(&part, &part_keys);
             assert!(sites.named(&keys).is_complete());
             let sums = ProcessSums::of(&snapshot, &sites.named(&keys), String::new());
-            let report = Report::of(&snapshot, &Options::default());
+            let options = Options {
+                by,
+                ..Options::default()
+            };
+            let report = Report::of(&snapshot, &options);
             let expected = ProcessSums::of_report(&snapshot, &report, &mut of_report);
             assert_eq!(named(&sums, &sites), named(&expected, &of_report));
             assert!(sums.row.held.bytes > 0);
             assert_eq!(sums.row, expected.row);
         }
+    }
+
+    #[test]
+    fn a_forward_line_is_one_site_of_a_job_whichever_line_ran_backward() {
+        let snapshot = gradients(0);
+        let mut sites = Sites::by(By::Forward);
+        let keys = Keys::of(&snapshot);
+        let (part, part_keys) = Sites::unknown(&snapshot, &keys, &sites.named(&keys));
+        sites.learn(&part, &part_keys);
+        let sums = ProcessSums::of(&snapshot, &sites.named(&keys), String::new());
+        let rows = crate::facts::by_site(&sums.sites).map(|row| (sites.get(row.site).label, row.tally.bytes / MIB));
+        let mut rows: Vec<_> = rows.collect();
+        rows.sort();
+        let expected = [
+            ("(no forward line)", 1),
+            ("Net.forward model.py:31", 7),
+            ("Net.forward model.py:32", 2),
+        ];
+        assert_eq!(rows, expected.map(|(label, mib)| (label.to_owned(), mib)));
+        // In a trend, too.
+        let facts = crate::facts::Facts::by(&snapshot, String::new(), By::Forward, &Default::default());
+        let mut labels: Vec<_> = facts.rows.iter().map(|row| &facts.sites.text(row.site).label).collect();
+        labels.sort();
+        assert_eq!(labels, expected.map(|(label, _)| label));
     }
 }

@@ -3,10 +3,10 @@
 use std::cell::RefCell;
 
 use super::*;
+use crate::analysis::callers;
 use crate::analysis::filter::{Filter, Filtering};
-use crate::analysis::site::NO_STACK;
+use crate::analysis::site::{NO_STACK, python_line};
 use crate::named;
-use crate::snapshot::GRADIENT_OF;
 
 named! {
     /// What the records of a row have in common.
@@ -60,6 +60,14 @@ impl By {
         match self {
             By::Site | By::Stack | By::File | By::PythonLine | By::Forward | By::Library | By::Category => true,
             By::Kind | By::Device | By::Stream | By::Thread | By::Api | By::Size | By::Module | By::ObjectKind => false,
+        }
+    }
+
+    /// What objects without an address are grouped by: none of them is a gradient.
+    pub fn of_objects(self) -> By {
+        match self {
+            By::Forward => By::Site,
+            by => by,
         }
     }
 }
@@ -220,10 +228,13 @@ impl Exact {
                 .into_iter()
                 .flat_map(BTreeMap::values_mut)
                 .for_each(lower);
-            for stack in &mut row.stacks {
-                let mut tally = stack.tally();
+            row.by_stack.iter_mut().for_each(|(_, tally)| lower(tally));
+            let stacks = row.stacks.iter_mut().map(|stack| (&mut stack.bytes, &mut stack.count));
+            let callers = row.callers.iter_mut().map(|of| (&mut of.bytes, &mut of.count));
+            for (bytes, count) in stacks.chain(callers) {
+                let mut tally = Tally::new(*bytes, *count);
                 lower(&mut tally);
-                (stack.bytes, stack.count) = (tally.bytes, tally.count);
+                (*bytes, *count) = (tally.bytes, tally.count);
             }
         }
     }
@@ -338,16 +349,30 @@ fn row<'a>(
     row.stacks_in_all = per_stack.len();
     let mut ranked: Vec<_> = per_stack.into_iter().collect();
     ranked.sort_by_key(|(fingerprint, (tally, _))| (std::cmp::Reverse((tally.bytes, tally.count)), *fingerprint));
-    row.stacks = ranked
-        .into_iter()
-        .take(stacks_kept)
-        .map(|(_, (tally, stack))| RowStack {
-            bytes: tally.bytes,
-            count: tally.count,
+    row.by_stack = ranked.into_iter().map(|(_, (tally, stack))| (stack, tally)).collect();
+    let kept = row.by_stack.iter().take(stacks_kept);
+    row.stacks = kept
+        .map(|&(stack, Tally { bytes, count })| RowStack {
+            bytes,
+            count,
             stack: stacks.get(stack).clone(),
         })
         .collect();
+    if matches!(by, By::Site | By::Stack) {
+        name_callers(&mut row, stacks);
+    }
     row
+}
+
+/// Adds the callers that all stacks share, and the shares of those at which they part.
+fn name_callers<'a>(row: &mut Row<'a>, stacks: &CallStacks<'a>) {
+    let all = row.by_stack.iter().map(|(stack, tally)| (stacks.get(*stack), *tally));
+    let (shared, mut shares) = callers::shares(&all.collect::<Vec<_>>(), |sum: &mut Tally, more| sum.join(more));
+    shares.sort_by_key(|(_, tally)| std::cmp::Reverse((tally.bytes, tally.count)));
+    (row.shared_callers, row.callers_in_all) = (shared, shares.len());
+    shares.truncate(CALLERS_KEPT);
+    let caller = |(caller, Tally { bytes, count })| RowCaller { bytes, count, caller };
+    row.callers = shares.into_iter().map(caller).collect();
 }
 
 /// Combines entries with equal names, such as two threads with the same number.
@@ -390,10 +415,7 @@ fn label(snapshot: &Snapshot, stacks: &CallStacks, group: &Group, by: By, sorter
             .get(group.stack)
             .python_line()
             .map_or_else(|| "(no line of Python)".to_owned(), python_line),
-        By::Forward => stacks
-            .get(group.stack)
-            .gradient()
-            .map_or_else(|| "(no forward line)".to_owned(), python_line),
+        By::Forward => stacks.get(group.stack).forward_label(),
         By::Library => origin(stacks.get(group.stack)).to_owned(),
         By::Category => sorter.category(group.stack, call, stacks).name().to_owned(),
         By::Size => format!("{} bytes", group.largest),
@@ -406,15 +428,6 @@ fn module_of<'a>(frame: &Frame<'a>) -> &'a str {
     } else {
         frame.module
     }
-}
-
-/// `training_step train.py:212`.
-fn python_line(frame: &Frame) -> String {
-    let place = frame.short_place().unwrap_or_default();
-    format!(
-        "{} {place}",
-        frame.function.unwrap_or("?").trim_start_matches(GRADIENT_OF)
-    )
 }
 
 fn origin(stack: &CallStack) -> &'static str {

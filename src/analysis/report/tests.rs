@@ -381,21 +381,7 @@ fn rows_can_be_python_lines_and_libraries() {
 
 #[test]
 fn blocks_of_backward_are_grouped_by_the_forward_line_whichever_line_ran_backward() {
-    let mut sample = Sample::new();
-    let forward = ("gradient of Net.forward", "/home/me/model.py:31", PYTHON);
-    let inner = ("gradient of Net.forward", "/home/me/model.py:32", PYTHON);
-    let train = ("train", "/home/me/train.py:88", PYTHON);
-    let tune = ("tune", "/home/me/train.py:99", PYTHON);
-    for (bytes, frames) in [
-        (4, &[forward, RUNTIME, train][..]),
-        (3, &[forward, RUNTIME, tune]),
-        (2, &[inner, RUNTIME, train]),
-        (1, &[RUNTIME, train]),
-    ] {
-        let stack = sample.stack(frames);
-        sample.holds(Kind::Device, "cudaMalloc", bytes * MIB, 1, stack);
-    }
-    let snapshot = sample.finish(0, 0);
+    let snapshot = sample::gradients(0);
     let options = Options {
         by: By::Forward,
         ..Options::default()

@@ -68,11 +68,15 @@ pub(super) fn fold(frames: &mut [Frame], known: &[Expanded]) -> usize {
     while keep > 0 && is_system(frames[keep - 1].module_name()) {
         keep -= 1;
     }
-    // Generic code at the outer end only calls the thread's function.
-    while 0 < keep && keep < frames.len() && frames[keep - 1].role == Role::Wrapper {
+    let worth_showing = |frame: &Frame| frame.shown() || frame.role == Role::Framework;
+    // Generic code at the outer end only calls the thread's function, which may be a wrapper itself.
+    while 0 < keep
+        && keep < frames.len()
+        && frames[keep - 1].role == Role::Wrapper
+        && frames[..keep - 1].iter().any(worth_showing)
+    {
         keep -= 1;
     }
-    let worth_showing = |frame: &Frame| frame.shown() || frame.role == Role::Framework;
     if frames[..keep].iter().any(worth_showing) {
         for frame in &mut frames[keep..] {
             frame.role = Role::BelowMain;

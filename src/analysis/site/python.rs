@@ -20,6 +20,11 @@ pub(super) fn role(function: &str, file: &str) -> Role {
     }
 }
 
+/// Whether a Python line is of a wrapper that the user wrote.
+pub(super) fn is_users_wrapper(frame: &Frame) -> bool {
+    frame.is_wrapper() && is_users(frame.file.unwrap_or_default())
+}
+
 /// Package code without information for the reader: each `module(x)` calls it before `forward`.
 const PASSES_ON: &[&str] = &[
     "Module._wrapped_call_impl",
@@ -77,7 +82,7 @@ pub(super) fn library(file: &str) -> &str {
 
 /// Marks the library lines that called the user's outermost line: `threading`, `runpy`, a test runner.
 pub(super) fn fold_outer(frames: &mut [Frame]) {
-    let users = |frame: &Frame| frame.is_python() && frame.role == Role::User;
+    let users = |frame: &Frame| frame.is_python() && (frame.role == Role::User || is_users_wrapper(frame));
     if let Some(outermost) = frames.iter().rposition(users) {
         for frame in &mut frames[outermost + 1..] {
             if frame.is_python() {

@@ -6,7 +6,7 @@
 
 use std::sync::OnceLock;
 
-use super::{Frame, Role, python};
+use super::{Frame, Role, python, wrapper};
 use crate::analysis::function_name::plain;
 use crate::analysis::site::file_name;
 use crate::analysis::suppressions::Pattern;
@@ -15,23 +15,40 @@ use crate::snapshot::GRADIENT_OF;
 
 pub(super) fn of(frame: &Frame) -> Role {
     match by_lists(frame) {
-        Role::User if is_named_wrapper(frame) => Role::Wrapper,
+        role @ (Role::User | Role::Library) => match named(frame) {
+            Some(true) => Role::Wrapper,
+            None if role == Role::User && wrapper::is_one(frame) => Role::Wrapper,
+            _ => role,
+        },
         role => role,
     }
 }
 
-/// The patterns of functions, files and modules that the user calls wrappers.
-static NAMED_WRAPPERS: OnceLock<Vec<Pattern>> = OnceLock::new();
-
-/// Sets what the user calls wrappers: code that requests memory for its callers, so that a caller is the call site. Once, before
-/// any stack is read.
-pub fn set_wrappers(patterns: Vec<Pattern>) {
-    NAMED_WRAPPERS.get_or_init(|| patterns);
+/// What the user calls wrappers: code that requests memory for its callers, so that a caller is the call site.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Wrappers {
+    /// Functions, files and modules.
+    pub named: Vec<Pattern>,
+    /// Those that are none, whatever their names are.
+    pub excepted: Vec<Pattern>,
 }
 
-fn is_named_wrapper(frame: &Frame) -> bool {
-    let patterns = NAMED_WRAPPERS.get().map_or(&[][..], Vec::as_slice);
-    patterns.iter().any(|pattern| pattern.matches_frame(frame))
+static WRAPPERS_OF_USER: OnceLock<Wrappers> = OnceLock::new();
+
+/// Sets what the user calls wrappers. Once, before any stack is read.
+pub fn set_wrappers(wrappers: Wrappers) {
+    WRAPPERS_OF_USER.get_or_init(|| wrappers);
+}
+
+/// Whether the user calls it a wrapper; `None`: the user does not say.
+fn named(frame: &Frame) -> Option<bool> {
+    let wrappers = WRAPPERS_OF_USER.get()?;
+    let is_of = |patterns: &[Pattern]| patterns.iter().any(|pattern| pattern.matches_frame(frame));
+    match () {
+        () if is_of(&wrappers.excepted) => Some(false),
+        () if is_of(&wrappers.named) => Some(true),
+        () => None,
+    }
 }
 
 fn by_lists(frame: &Frame) -> Role {
@@ -63,7 +80,7 @@ fn by_lists(frame: &Frame) -> Role {
     } else if is_inside_allocator(&name) {
         Role::Allocator
     } else if is_backward(&name) {
-        Role::Wrapper
+        Role::Operator
     } else if is_interpreter_function(&name) {
         Role::Interpreter
     } else if inside_framework || is_framework_function(&name) || super::origin::library_of_function(&name).is_some() {

@@ -151,6 +151,35 @@ def ddp():
     Keep.apply(model(batch()), "ddp").sum().backward()
 
 
+def data_parallel():
+    """One pass over the replicas on all devices, whose forward passes ran in threads of their own."""
+    model = torch.nn.DataParallel(torch.nn.Sequential(layer(), layer()))
+    Keep.apply(model(batch()), "data_parallel").sum().backward()
+
+
+def extension():
+    """A function in C++, whose node is none of PyTorch's. Needs ninja and a C++ compiler."""
+    from torch.utils.cpp_extension import load_inline
+
+    source = """
+    using namespace torch::autograd;
+    static at::Tensor last;
+    struct Doubled : Function<Doubled> {
+        static at::Tensor forward(AutogradContext *, at::Tensor value) { return value * 2; }
+        static tensor_list backward(AutogradContext *, tensor_list given) {
+            last = given[0] * 3;
+            return {given[0] * 2};
+        }
+    };
+    at::Tensor doubled(at::Tensor value) { return Doubled::apply(value); }
+    at::Tensor made() { return last; }
+    """
+    native = load_inline(name="doubled", cpp_sources=[source], functions=["doubled", "made"])
+    given = native.doubled(layer()(batch())).sum()
+    frames = here(sys._getframe()); given.backward()
+    kept("extension", frames, native.made())
+
+
 def compiled():
     model = torch.compile(torch.nn.Sequential(layer(), torch.nn.GELU(), layer()))
     given = Keep.apply(model(batch()), "compiled").sum()
@@ -209,7 +238,7 @@ def training():
         optimizer.step()
 
 
-MODES = (native, custom, hook, checkpointed, reentrant, generator, threads, fails, ddp, compiled, forward, training)
+MODES = (native, custom, hook, checkpointed, reentrant, generator, threads, fails, ddp, data_parallel, extension, compiled, forward, training)
 torch.manual_seed(1)
 {mode.__name__: mode for mode in MODES}[sys.argv[1]]()
 torch.cuda.synchronize()

@@ -29,6 +29,27 @@ pub fn serving() -> Snapshot {
     sample.finish(64 * MIB, 3)
 }
 
+/// Gradients of two forward lines, one of which two lines ran backward for, and other memory, in MiB 4, 3, 2 and 1. `moved`: the
+/// number of lines above those of the forward pass.
+pub fn gradients(moved: u32) -> Snapshot {
+    let mut sample = Sample::new();
+    let [first, second] = [31, 32].map(|line| format!("/home/me/model.py:{}", line + moved));
+    let forward = ("gradient of Net.forward", first.as_str(), PYTHON);
+    let inner = ("gradient of Net.forward", second.as_str(), PYTHON);
+    let train = ("train", "/home/me/train.py:88", PYTHON);
+    let tune = ("tune", "/home/me/train.py:99", PYTHON);
+    for (bytes, frames) in [
+        (4, &[forward, RUNTIME, train][..]),
+        (3, &[forward, RUNTIME, tune]),
+        (2, &[inner, RUNTIME, train]),
+        (1, &[RUNTIME, train]),
+    ] {
+        let stack = sample.stack(frames);
+        sample.holds(Kind::Device, "cudaMalloc", bytes * MIB, 1, stack);
+    }
+    sample.finish(0, 0)
+}
+
 /// A training program that leaks in several ways.
 pub fn leaky() -> Snapshot {
     let mut sample = Sample::new();

@@ -1,10 +1,8 @@
 //! The short form of a report: whose call each row is, what the process needs besides, and whether the recording is complete.
 
-use std::collections::HashMap;
-
 use culeak::analysis::ledger::{Line, LineKind};
 use culeak::analysis::objects::ObjectRow;
-use culeak::analysis::report::{By, Report, Row, RowStack, Tally};
+use culeak::analysis::report::{By, Report, Row, Tally};
 use culeak::analysis::site::Frame;
 use culeak::analysis::why::SiteHolder;
 use culeak::analysis::words::of_kind;
@@ -79,54 +77,36 @@ pub fn explain(row: &Row, report: &Report, indent: usize, page: &mut Document) {
 
 /// The callers that all stacks of a row share, and the nearest callers at which they part, with the memory of each.
 fn ways<'r>(row: &'r Row<'r>, ages: Option<String>, indent: usize, page: &mut Document) {
-    let chains = row.stacks.iter().map(|RowStack { stack, .. }| {
-        let caller = |frame: &Frame<'r>| {
-            let library = frame.python_library().filter(|_| stack.has_user());
-            (Site::of(&frame.name(), Some(frame), ""), library)
-        };
-        stack.callers().map(caller).collect()
-    });
-    let chains: Vec<Vec<Caller>> = chains.collect();
-    let shared = (0..).take_while(|&nth| {
-        let first = chains[0].get(nth);
-        first.is_some() && chains.iter().all(|chain| chain.get(nth) == first)
-    });
-    let shared = shared.count();
-    let mut ways: Vec<(Site, Tally)> = Vec::new();
-    let mut numbers: HashMap<&Site, usize> = HashMap::new();
-    let no_other = (Site::at("(no other caller)", None, ""), None);
-    for (stack, chain) in row.stacks.iter().zip(&chains) {
-        let (own, _) = chain.get(shared).unwrap_or(&no_other);
-        let nth = *numbers.entry(own).or_insert(ways.len());
-        if nth == ways.len() {
-            ways.push((own.clone(), Tally::default()));
-        }
-        ways[nth].1.join(stack.tally());
-    }
-    let callers = parts::callers(&chains[0][..shared]);
-    let head: Vec<String> = callers.into_iter().chain(ages).collect();
+    let stack = &row.stacks[0].stack;
+    let site = |frame: &Frame| Site::of(&frame.name(), Some(frame), "");
+    let caller = |frame: &'r Frame<'r>| (site(frame), frame.python_library().filter(|_| stack.has_user()));
+    let shared: Vec<Caller> = stack.callers().take(row.shared_callers).map(caller).collect();
+    let head: Vec<String> = parts::callers(&shared).into_iter().chain(ages).collect();
     if !head.is_empty() {
         page.indented(indent, dim(head.join(", ")));
     }
-    // Stacks beyond those that a row keeps are of unknown ways.
-    if ways.len() < 2 {
+    let shown = &row.callers[..row.callers.len().min(WAYS_SHOWN)];
+    if shown.is_empty() {
         return;
     }
-    let (shown, rest) = ways.split_at(ways.len().min(WAYS_SHOWN));
     let about = parts::about(row.estimated.is_some());
     let rows = Rows::of(shown)
         .bare()
         .indent(indent)
         .tally(
-            |(_, tally)| Cell::Estimate(tally.bytes, None),
-            |(_, tally)| document::things_about(about, tally.count, "block"),
+            |of| Cell::Estimate(of.bytes, None),
+            |of| document::things_about(about, of.count, "block"),
         )
-        .column("caller", |(caller, _)| Site {
-            name: format!("← {}", caller.name),
-            ..caller.clone()
+        .column("caller", |of| {
+            let no_other = || Site::at("(no other caller)", None, "");
+            let caller = of.caller.as_ref().map_or_else(no_other, site);
+            Site {
+                name: format!("← {}", caller.name),
+                ..caller
+            }
         });
     page.table(rows);
-    let others = rest.len() + row.stacks_in_all.saturating_sub(row.stacks.len());
+    let others = row.callers_in_all - shown.len();
     page.more_at(indent, others, "caller", "; --by stack shows each");
 }
 

@@ -1,0 +1,100 @@
+//! Where the stacks of a call site part: the nearest callers that differ, each with its share.
+//!
+//! ```text
+//! make_tensor  tensor.cpp:12   12 MiB      the site
+//!   from run  train.cpp:80                 callers that all of its stacks share
+//!     8 MiB  ← put  cache.cpp:19           where they part: one share for each caller
+//!     4 MiB  ← step  train.cpp:31
+//! ```
+//!
+//! All stacks count, on both sides of a diff: a caller is shared if no stack lacks it. Shares are for the reader alone. Nothing is matched
+//! by them, because where stacks part depends on which stacks there are.
+
+use foldhash::HashMap;
+
+use crate::analysis::site::{CallStack, Frame};
+
+/// The share of one caller. `None`: the stacks that end here.
+pub type Share<'a, T> = (Option<Frame<'a>>, T);
+
+/// The number of innermost callers that all stacks of a call site share, and the shares of the callers behind them, in the order of
+/// `stacks`; none if the stacks do not part. `add` joins what two stacks hold.
+pub fn shares<'a, T: Copy>(stacks: &[(&CallStack<'a>, T)], add: impl Fn(&mut T, T)) -> (usize, Vec<Share<'a, T>>) {
+    let Some((first, _)) = stacks.first() else {
+        return (0, Vec::new());
+    };
+    let mut shared: Vec<&Frame> = first.callers().collect();
+    for (stack, _) in &stacks[1..] {
+        let same = shared.iter().zip(stack.callers());
+        let same = same.take_while(|(a, b)| is_same(a, b)).count();
+        shared.truncate(same);
+    }
+    let mut shares: Vec<Share<T>> = Vec::new();
+    let mut numbers = HashMap::default();
+    for (stack, held) in stacks {
+        let caller = stack.callers().nth(shared.len());
+        let next = shares.len();
+        match *numbers.entry(caller.map(identity)).or_insert(next) {
+            known if known < next => add(&mut shares[known].1, *held),
+            _ => shares.push((caller.copied(), *held)),
+        }
+    }
+    if shares.len() < 2 {
+        shares.clear();
+    }
+    (shared.len(), shares)
+}
+
+/// What a caller is recognized by: its line, or its code if it has no name.
+fn identity<'a>(frame: &Frame<'a>) -> (Option<&'a str>, Option<&'a str>, Option<u32>, &'a str, u64) {
+    let nameless = frame.function.is_none();
+    let address = if nameless { frame.address } else { 0 };
+    (frame.function, frame.file, frame.line, frame.module_name(), address)
+}
+
+fn is_same(a: &Frame, b: &Frame) -> bool {
+    identity(a) == identity(b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analysis::site::CallStacks;
+    use crate::sample::{FrameText, MAIN, RUNTIME, Sample};
+
+    const SITE: FrameText = ("make(int)", "/src/tensor.cpp:12", "/opt/app");
+    const PUT: FrameText = ("put(int)", "/src/cache.cpp:19", "/opt/app");
+    const STEP: FrameText = ("step(int)", "/src/train.cpp:31", "/opt/app");
+    const RUN: FrameText = ("run(int)", "/src/train.cpp:80", "/opt/app");
+
+    fn of(stacks: &[&[FrameText]]) -> (usize, Vec<(String, u64)>) {
+        let mut sample = Sample::new();
+        for frames in stacks {
+            sample.stack(&[&[RUNTIME, SITE], *frames, &[MAIN]].concat());
+        }
+        let snapshot = sample.finish(0, 0);
+        let stacks = CallStacks::of(&snapshot);
+        let all: Vec<(&CallStack, u64)> = stacks.all().zip([1, 10, 100, 1000]).collect();
+        let (shared, shares) = shares(&all, |sum, more| *sum += more);
+        let name = |frame: Option<Frame>| frame.map_or_else(String::new, |frame| frame.name());
+        (
+            shared,
+            shares.into_iter().map(|(frame, held)| (name(frame), held)).collect(),
+        )
+    }
+
+    #[test]
+    fn stacks_part_at_the_nearest_caller_that_is_not_shared() {
+        let (shared, shares) = of(&[&[RUN, PUT], &[RUN, STEP], &[RUN, PUT]]);
+        assert_eq!(
+            (shared, shares),
+            (1, vec![(PUT.0.to_owned(), 101), (STEP.0.to_owned(), 10)])
+        );
+        let (shared, shares) = of(&[&[PUT], &[STEP], &[RUN]]);
+        assert_eq!((shared, shares.len()), (0, 3));
+        assert_eq!(of(&[&[RUN, PUT], &[RUN, PUT]]), (3, vec![]));
+        // Another line of one function, and a stack that ends where the others go on.
+        let other = ("put(int)", "/src/cache.cpp:20", "/opt/app");
+        assert_eq!(of(&[&[PUT], &[other]]).1.len(), 2);
+    }
+}
