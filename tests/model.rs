@@ -7,10 +7,12 @@
 //!     CULEAK_MODEL_PROGRAMS=10000 CULEAK_MODEL_SEED=1 cargo test -p culeak-cli --test main model::random
 
 mod commands;
+mod compare;
 #[cfg(target_arch = "x86_64")]
 mod faults;
 #[cfg(target_arch = "x86_64")]
 mod instants;
+mod relations;
 mod views;
 
 use std::collections::BTreeMap;
@@ -22,14 +24,15 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use culeak::kind::Kind;
 use culeak::reader;
-use culeak::snapshot::{Allocation, Snapshot, Stream};
-use culeak::timeline::Timeline;
+use culeak::snapshot::Snapshot;
 
-use crate::support::model::{Key, Model, Point, Record, Sums};
+use crate::interpreters::interpreters;
+use crate::support::model::Model;
 use crate::support::script::{self, Answer, Line, Script};
 use crate::support::{Lookup, Outcome, Profile, invariants, profile, victim};
+use crate::tensors::{tensors, torch};
+use compare::{compare, compare_log, compare_snapshots};
 
 /// How a program is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +44,8 @@ enum Mode {
     Views,
     /// With a log, read by one of the commands.
     Command(usize),
+    /// With a log, answers about it compared with each other.
+    Relation(usize),
 }
 
 const MODES: [Mode; 3] = [Mode::Plain, Mode::Logged, Mode::Sampled];
@@ -59,7 +64,7 @@ fn program(script: &Script, mode: Mode, folder: &Path) -> Profile {
     // Intervals need the stack of every block.
     let program = match mode {
         Mode::Plain | Mode::Views => program.setting("CULEAK_INTERVALS", "1"),
-        Mode::Logged | Mode::Command(_) => program
+        Mode::Logged | Mode::Command(_) | Mode::Relation(_) => program
             .setting("CULEAK_INTERVALS", "1")
             .setting("CULEAK_TIMELINE", "64MiB"),
         Mode::Sampled => program.setting("CULEAK_SAMPLE", "64KiB"),
@@ -205,300 +210,6 @@ macro_rules! same {
 
 use same;
 
-/// What is compared of something live.
-type Row = (Kind, u64, u64, u64, Option<i32>, Option<u64>, String, Option<String>);
-
-fn row(snapshot: &Snapshot, row: &Allocation, with_site: bool) -> Row {
-    let device = row.device.map(|device| snapshot.devices[device].ordinal);
-    let site = if with_site { site(snapshot, row.stack) } else { None };
-    (
-        row.kind,
-        row.address,
-        row.bytes,
-        row.requested,
-        device,
-        site,
-        row.call.api.clone(),
-        row.call.domain.clone(),
-    )
-}
-
-fn modelled_row(record: &Record, with_site: bool) -> Row {
-    let site = with_site.then_some(record.site);
-    (
-        record.kind,
-        record.address,
-        record.bytes,
-        record.requested,
-        record.device,
-        site,
-        record.api.to_owned(),
-        record.domain.clone(),
-    )
-}
-
-fn sorted<T: Ord>(rows: impl Iterator<Item = T>) -> Vec<T> {
-    let mut rows: Vec<T> = rows.collect();
-    rows.sort();
-    rows
-}
-
-/// The differences between two lists, shortened.
-fn only_in<T: PartialEq + std::fmt::Debug>(these: &[T], those: &[T]) -> String {
-    let rows: Vec<&T> = these.iter().filter(|row| !those.contains(row)).take(5).collect();
-    format!("{rows:?}")
-}
-
-fn same_rows(recorded: &[Row], modelled: &[Row], what: &str) {
-    assert!(
-        recorded == modelled,
-        "{what}\n only recorded: {}\n only in the model: {}",
-        only_in(recorded, modelled),
-        only_in(modelled, recorded)
-    );
-}
-
-fn is_memory(record: &&Record) -> bool {
-    record.kind.place().is_memory()
-}
-
-/// The state of a recording at its end.
-fn compare(snapshot: &Snapshot, model: &Model, mode: Mode) {
-    let with_sites = mode != Mode::Sampled;
-    same_rows(
-        &sorted(snapshot.allocations.iter().map(|each| row(snapshot, &each, with_sites))),
-        &sorted(
-            model
-                .live
-                .iter()
-                .filter(is_memory)
-                .map(|record| modelled_row(record, with_sites)),
-        ),
-        "live memory",
-    );
-    same_rows(
-        &sorted(snapshot.objects.iter().map(|each| row(snapshot, &each, with_sites))),
-        &sorted(
-            model
-                .live
-                .iter()
-                .filter(|record| !is_memory(record))
-                .map(|record| modelled_row(record, with_sites)),
-        ),
-        "objects",
-    );
-    compare_details(snapshot, model);
-    let device = |device: Option<usize>| device.map(|device| snapshot.devices[device].ordinal);
-    compare_sums(snapshot, &model.sums, &model.devices, true, "at the end");
-    let lost = &snapshot.losses;
-    let of_model = &model.losses;
-    same!(
-        [
-            lost.failed_frees,
-            lost.unknown_frees,
-            lost.unknown_blocks,
-            lost.implicit_frees,
-            lost.vanished
-        ],
-        [
-            of_model.failed_frees,
-            of_model.unknown_frees,
-            of_model.unknown_blocks,
-            of_model.implicit_frees,
-            of_model.vanished
-        ],
-        "frees: failed, unknown, of unknown blocks, implicit; vanished"
-    );
-    same!(not_recorded(snapshot), [0; 7], "losses");
-    let failed = snapshot.failed.iter().map(|failed| {
-        (
-            (
-                site(snapshot, failed.stack).unwrap_or(99),
-                failed.kind,
-                device(failed.device),
-                failed.bytes,
-                failed.error,
-            ),
-            failed.count,
-        )
-    });
-    let mut by_request = BTreeMap::new();
-    failed.for_each(|(request, count)| *by_request.entry(request).or_insert(0) += count);
-    same!(by_request, model.failed.clone(), "failed requests");
-    let marks: Vec<&str> = snapshot.marks.iter().map(|mark| &*mark.name).collect();
-    same!(
-        marks,
-        model.marks.iter().map(|mark| &*mark.name).collect::<Vec<_>>(),
-        "marks"
-    );
-    let phases: Vec<_> = snapshot
-        .phases
-        .iter()
-        .map(|phase| (&*phase.name, phase.parent, phase.end_ns.is_some()))
-        .collect();
-    same!(
-        phases,
-        model
-            .phases
-            .iter()
-            .map(|phase| (&*phase.name, phase.parent, phase.end.is_some()))
-            .collect::<Vec<_>>(),
-        "phases: name, parent, ended"
-    );
-}
-
-/// The sums of each kind, and the peaks of devices.
-fn compare_sums(
-    snapshot: &Snapshot,
-    sums: &BTreeMap<Key, Sums>,
-    devices: &BTreeMap<i32, (u64, u64)>,
-    is_last: bool,
-    what: &str,
-) {
-    let device = |device: Option<usize>| device.map(|device| snapshot.devices[device].ordinal);
-    // Those of objects and of failed requests are known at the end only.
-    let objects = snapshot.object_counters.iter().filter(|_| is_last);
-    let recorded = snapshot.counters.iter().chain(objects).map(|counter| {
-        let key = (device(counter.device), counter.kind);
-        let sums = Sums {
-            live_bytes: counter.live_bytes,
-            live_count: counter.live_count,
-            peak_bytes: counter.peak_bytes,
-            total_bytes: counter.total_bytes,
-            total_count: counter.total_count,
-            freed_count: counter.freed_count,
-            failed_count: if is_last { counter.failed_count } else { 0 },
-        };
-        (key, sums)
-    });
-    let modelled = sums
-        .iter()
-        .filter(|((_, kind), _)| is_last || kind.place().is_memory())
-        .map(|(key, sums)| {
-            let failed_count = if is_last { sums.failed_count } else { 0 };
-            (*key, Sums { failed_count, ..*sums })
-        });
-    let is_used = |(_, sums): &(Key, Sums)| *sums != Sums::default();
-    let recorded: BTreeMap<Key, Sums> = recorded.filter(is_used).collect();
-    let modelled: BTreeMap<Key, Sums> = modelled.filter(is_used).collect();
-    let (recorded, modelled): (Vec<_>, Vec<_>) = (recorded.into_iter().collect(), modelled.into_iter().collect());
-    assert!(
-        recorded == modelled,
-        "{what}: sums\n recorded {}\n   model  {}",
-        only_in(&recorded, &modelled),
-        only_in(&modelled, &recorded)
-    );
-    let peaks = snapshot
-        .device_peaks
-        .iter()
-        .map(|peak| (snapshot.devices[peak.device].ordinal, peak.peak_bytes));
-    let modelled = devices.iter().map(|(device, (_, peak))| (*device, *peak));
-    same!(
-        sorted(peaks.filter(|(_, bytes)| *bytes > 0)),
-        modelled.filter(|(_, peak)| *peak > 0).collect::<Vec<_>>(),
-        "{what}: peaks of devices"
-    );
-}
-
-/// Thread, context, stream, pool and counts of each record.
-fn compare_details(snapshot: &Snapshot, model: &Model) {
-    let rows = snapshot.allocations.iter().chain(snapshot.objects.iter());
-    let recorded = sorted(rows.map(|row| {
-        let call = row.call;
-        let stream = call.stream.as_ref().map(|stream| match stream {
-            Stream::LegacyDefault => 0,
-            Stream::PerThreadDefault => 2,
-            Stream::Handle(handle) => *handle,
-        });
-        let context = call.context.map_or(0, |context| snapshot.contexts[context].handle);
-        let counts = if row.kind == Kind::GraphExec {
-            [0, 0]
-        } else {
-            [call.references, call.mappings]
-        };
-        (
-            row.kind,
-            row.address,
-            snapshot.threads[call.thread].tid,
-            context,
-            stream,
-            call.pool,
-            counts,
-        )
-    }));
-    let modelled = sorted(model.live.iter().map(|record| {
-        let counts = [record.references, record.mappings];
-        (
-            record.kind,
-            record.address,
-            record.thread,
-            record.context,
-            record.stream,
-            record.pool,
-            counts,
-        )
-    }));
-    assert!(
-        recorded == modelled,
-        "kind, address, thread, context, stream, pool, counts of what is live\n only recorded: {}\n only in the model: {}",
-        only_in(&recorded, &modelled),
-        only_in(&modelled, &recorded)
-    );
-}
-
-/// The state at each mark, from the log.
-fn compare_log(snapshot: &Snapshot, timeline: &Timeline, model: &Model) {
-    same!((timeline.since_ns, timeline.lost), (0, 0), "the log");
-    let mut before: Option<(Snapshot, &Point)> = None;
-    let count = model.marks.len();
-    for (nth, (mark, point)) in snapshot.marks.iter().zip(&model.marks).enumerate() {
-        let state = timeline.state_at(snapshot, mark.time_ns).expect("it is in the log");
-        state.validate().expect("every index is in range");
-        let what = format!("at mark {}", mark.name);
-        compare_point(&state, point, &what);
-        compare_sums(&state, &point.sums, &point.devices, false, &what);
-        // Of these, the last ones suffice.
-        if nth + 2 < count {
-            continue;
-        }
-        views::reports(&state, point, false, &what);
-        let what = format!("from {what} to the end");
-        views::diffs(&state, snapshot, [point, &model.last()], &what);
-        if let Some((other, earlier)) = &before {
-            views::diffs(other, &state, [earlier, point], "between two marks");
-        }
-        before = Some((state, point));
-    }
-    views::phases(snapshot, timeline, model);
-}
-
-fn compare_point(state: &Snapshot, point: &Point, what: &str) {
-    let with_sites = state.sampling.is_none();
-    let without_details = |(kind, address, bytes, _, device, site, api, domain): Row| {
-        let address = address & ((1 << 48) - 1);
-        (kind, address, bytes, device, site, api, domain)
-    };
-    let recorded = sorted(
-        state
-            .allocations
-            .iter()
-            .map(|each| without_details(row(state, &each, with_sites))),
-    );
-    let modelled = sorted(
-        point
-            .live
-            .iter()
-            .filter(is_memory)
-            .map(|record| without_details(modelled_row(record, with_sites))),
-    );
-    assert!(
-        recorded == modelled,
-        "{what}\n only recorded: {}\n only in the model: {}",
-        only_in(&recorded, &modelled),
-        only_in(&modelled, &recorded)
-    );
-}
-
 /// Runs a script, and compares.
 fn check(script: &Script, mode: Mode) {
     let (outcome, processes) = run(script, mode);
@@ -507,6 +218,19 @@ fn check(script: &Script, mode: Mode) {
         for (process, other) in processes.iter().zip(&others) {
             if let (Some(_), Some(other)) = (&process.recording, &other.recording) {
                 commands::ALL[number](process, other, &processes);
+            }
+        }
+        drop((outcome, again));
+        return;
+    }
+    if let Mode::Relation(number) = mode {
+        let Some(relation) = relations::OF_RECORDINGS.get(number) else {
+            return relations::OF_SCRIPTS[number - relations::OF_RECORDINGS.len()](script);
+        };
+        let (again, others) = run(script, mode);
+        for (process, other) in processes.iter().zip(&others) {
+            if let (Some(one), Some(again)) = (&process.recording, &other.recording) {
+                relation(&relations::Runs { one, again });
             }
         }
         drop((outcome, again));
@@ -538,29 +262,6 @@ fn check_process(process: &Process, mode: Mode) {
         views::totals(&snapshot, &process.model);
         views::peaks(&snapshot, &process.model);
     }
-}
-
-/// The automatic snapshots that the program asked for.
-fn compare_snapshots(recording: &Path, last: &Snapshot, model: &Model) {
-    let folder = recording.parent().expect("a folder");
-    let files = fs::read_dir(folder)
-        .expect("readable")
-        .flatten()
-        .map(|entry| entry.path());
-    let files = files.filter(|path| path.extension().is_some_and(|ending| ending == "culeak-snapshot"));
-    let mut found = 0;
-    for snapshot in files.map(|path| reader::read(&path).expect("readable")) {
-        let automatic = snapshot.taken.automatic.clone().expect("the reason");
-        let named = automatic
-            .name
-            .filter(|_| snapshot.process.pid == last.process.pid && automatic.failed.is_none());
-        let Some(point) = model.snapshots.iter().find(|point| Some(&point.name) == named.as_ref()) else {
-            continue;
-        };
-        compare_point(&snapshot, point, &format!("in the snapshot {}", point.name));
-        found += 1;
-    }
-    same!(found, model.snapshots.len(), "snapshots");
 }
 
 /// Why a script fails; `None`: it does not.
@@ -599,8 +300,10 @@ fn shortened(mut script: Script, mode: Mode) -> String {
     }
 }
 
+const RELATIONS: usize = relations::OF_RECORDINGS.len() + relations::OF_SCRIPTS.len();
+
 /// So many failing programs are shortened, by each of two threads.
-const SHORTENED: usize = 2;
+const SHORTENED: u64 = 2;
 
 fn number(variable: &str, otherwise: u64) -> u64 {
     std::env::var(variable)
@@ -614,8 +317,10 @@ fn random_programs_are_recorded_as_the_model_says() {
     let (first, programs) = (number("CULEAK_MODEL_SEED", 1), number("CULEAK_MODEL_PROGRAMS", 200));
     // How many programs there are for each that a command reads; 1: commands read all.
     let every = number("CULEAK_MODEL_COMMANDS", 4);
-    let only_commands = std::env::var_os("CULEAK_MODEL_ONLY_COMMANDS").is_some();
-    let wanted = |mode: Mode| !only_commands || matches!(mode, Mode::Command(_));
+    // `Command`, for example, to ask commands alone.
+    let only = std::env::var("CULEAK_MODEL_ONLY").unwrap_or_default();
+    let wanted = |mode: Mode| format!("{mode:?}").starts_with(&only);
+    let most_shortened = number("CULEAK_MODEL_SHORTENED", SHORTENED);
     let next = AtomicU64::new(first);
     let failed: Vec<String> = std::thread::scope(|scope| {
         let work = || {
@@ -630,14 +335,19 @@ fn random_programs_are_recorded_as_the_model_says() {
                 let number = (seed / every) as usize % commands::ALL.len();
                 let command = is_commanded.then_some(Mode::Command(number));
                 let views = is_commanded.then_some(Mode::Views);
+                // Each asks some fifty commands.
+                let related = seed.is_multiple_of(8 * every);
+                let relation = (seed / every / 8 * 3) as usize % RELATIONS;
+                let relation = related.then_some(Mode::Relation(relation));
                 let modes = MODES
                     .into_iter()
                     .chain(views)
                     .chain(command)
+                    .chain(relation)
                     .filter(|mode| wanted(*mode));
                 let why = modes.into_iter().find_map(|mode| Some((mode, failure(&script, mode)?)));
                 let Some((mode, why)) = why else { continue };
-                let short = match failed.len() < SHORTENED {
+                let short = match (failed.len() as u64) < most_shortened {
                     true => shortened(script, mode),
                     false => format!("not shortened: {why}"),
                 };
@@ -656,6 +366,30 @@ fn random_programs_are_recorded_as_the_model_says() {
         failed.len(),
         failed.join("\n\n")
     );
+}
+
+/// Pools, tensors, stacks of Python and what a script holds at its end. By day each program gets two relations.
+#[test]
+fn relations_hold_for_a_python_script_and_for_tensors() {
+    let python = &interpreters()[0];
+    let script = crate::support::program(&python.command)
+        .arg("-B")
+        .arg(crate::support::sources().join("victims/ends.py"))
+        .arg("model");
+    let programs = [script, tensors("leaks", &torch(1, &[]))];
+    let stride = if number("CULEAK_MODEL_PROGRAMS", 200) < 1000 {
+        6
+    } else {
+        1
+    };
+    for (nth, program) in programs.into_iter().enumerate() {
+        let program = program.setting("CULEAK_TIMELINE", "64MiB");
+        let outcomes = [program.clone().run(), program.run()];
+        let [one, again] = outcomes.each_ref().map(|outcome| &outcome.recordings[0]);
+        for relation in relations::OF_RECORDINGS.iter().skip(nth).step_by(stride) {
+            relation(&relations::Runs { one, again });
+        }
+    }
 }
 
 #[test]

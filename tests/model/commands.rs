@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use culeak::kind::{Kind, Place};
 use culeak::reader;
@@ -33,24 +33,30 @@ pub const ALL: [fn(&Process, &Path, &[Process]); 15] = [
     window,
 ];
 
-fn run(words: &[&str]) -> Output {
+pub fn run(words: &[&str]) -> Output {
+    run_with(words, Stdio::null())
+}
+
+/// With this standard input.
+pub fn run_with(words: &[&str], input: impl Into<Stdio>) -> Output {
     let mut command = Command::new(culeak());
     command
         .args(words)
         .env("CULEAK_CACHE_DIR", "")
-        .env_remove("CULEAK_CONFIG");
+        .env_remove("CULEAK_CONFIG")
+        .stdin(input);
     command.output().expect("culeak runs")
 }
 
-fn text(words: &[&str]) -> String {
+pub fn text(words: &[&str]) -> String {
     let output = run(words);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{words:?}: {errors}");
     String::from_utf8(output.stdout).expect("text")
 }
 
-fn json(words: &[&str]) -> Value {
-    serde_json::from_str(&text(words)).expect("JSON")
+pub fn json(words: &[&str]) -> Value {
+    serde_json::from_str(&text(&[words, &["--json"]].concat())).expect("JSON")
 }
 
 fn path(process: &Process) -> &str {
@@ -62,7 +68,7 @@ fn path(process: &Process) -> &str {
 }
 
 /// Bytes and count.
-type Sum = (u64, u64);
+pub type Sum = (u64, u64);
 
 fn sum<'a>(records: impl IntoIterator<Item = &'a Record>) -> Sum {
     records
@@ -70,19 +76,19 @@ fn sum<'a>(records: impl IntoIterator<Item = &'a Record>) -> Sum {
         .fold((0, 0), |sum, record| (sum.0 + record.bytes, sum.1 + 1))
 }
 
-fn number(value: &Value) -> u64 {
+pub fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("a number: {value}"))
 }
 
-fn tally(value: &Value) -> Sum {
+pub fn tally(value: &Value) -> Sum {
     (number(&value["bytes"]), number(&value["count"]))
 }
 
-fn add(sums: impl Iterator<Item = Sum>) -> Sum {
+pub fn add(sums: impl Iterator<Item = Sum>) -> Sum {
     sums.fold((0, 0), |sum, more| (sum.0 + more.0, sum.1 + more.1))
 }
 
-fn held(report: &Value) -> Sum {
+pub fn held(report: &Value) -> Sum {
     let held = report["totals"]["held"].as_object().expect("sums");
     add(held.values().map(tally))
 }
@@ -131,7 +137,7 @@ fn compare(report: &Value, point: &Point, what: &str) {
 }
 
 fn report(process: &Process, _: &Path, _: &[Process]) {
-    let report = json(&["report", path(process), "--json"]);
+    let report = json(&["report", path(process)]);
     compare(&report, &process.model.last(), "report");
     let failed = add(process
         .model
@@ -147,7 +153,7 @@ fn report_at_marks(process: &Process, _: &Path, _: &[Process]) {
     for (name, point) in last {
         let what = format!("report --at mark:{name}");
         compare(
-            &json(&["report", path(process), "--json", "--at", &format!("mark:{name}")]),
+            &json(&["report", path(process), "--at", &format!("mark:{name}")]),
             point,
             &what,
         );
@@ -157,16 +163,8 @@ fn report_at_marks(process: &Process, _: &Path, _: &[Process]) {
 /// The stacks with a function and those without it are all.
 fn report_parts(process: &Process, _: &Path, _: &[Process]) {
     let last = process.model.last();
-    let with = json(&["report", path(process), "--json", "--focus", "^site_1$", "--by", "kind"]);
-    let without = json(&[
-        "report",
-        path(process),
-        "--json",
-        "--ignore",
-        "^site_1$",
-        "--by",
-        "thread",
-    ]);
+    let with = json(&["report", path(process), "--focus", "^site_1$", "--by", "kind"]);
+    let without = json(&["report", path(process), "--ignore", "^site_1$", "--by", "thread"]);
     let of_site = |wanted: bool| {
         sum(last
             .held()
@@ -184,7 +182,7 @@ fn report_parts(process: &Process, _: &Path, _: &[Process]) {
 
 /// The rows at the peak are what was live then, and each byte is in one row.
 fn report_at_peak(process: &Process, _: &Path, _: &[Process]) {
-    let report = json(&["report", path(process), "--json", "--at", "peak", "--by", "kind"]);
+    let report = json(&["report", path(process), "--at", "peak", "--by", "kind"]);
     for device in report["devices"].as_array().expect("devices") {
         let ordinal = device["ordinal"].as_i64().expect("an ordinal") as i32;
         let peak = process.model.devices.get(&ordinal).map_or(0, |(_, peak)| *peak);
@@ -200,7 +198,7 @@ fn report_at_peak(process: &Process, _: &Path, _: &[Process]) {
 fn diff(process: &Process, other: &Path, _: &[Process]) {
     // The same program, run once more.
     let other = other.to_str().expect("a path");
-    let none = json(&["diff", other, path(process), "--json", "--by", "site"]);
+    let none = json(&["diff", other, path(process), "--by", "site"]);
     same!(
         none["rows"].as_array().map(Vec::len),
         Some(0),
@@ -209,17 +207,7 @@ fn diff(process: &Process, other: &Path, _: &[Process]) {
     );
     let Some(mark) = process.model.marks.last() else { return };
     let point = format!("mark:{}", mark.name);
-    let diff = json(&[
-        "diff",
-        path(process),
-        "--at",
-        &point,
-        "--at",
-        "exit",
-        "--json",
-        "--by",
-        "site",
-    ]);
+    let diff = json(&["diff", path(process), "--at", &point, "--at", "exit", "--by", "site"]);
     let change = |point: &Point, sign: i64| {
         by_function(point)
             .into_iter()
@@ -324,6 +312,15 @@ fn csv(process: &Process, _: &Path, _: &[Process]) {
     same!(rows, modelled, "export -f csv");
 }
 
+/// The bytes of all stacks of an input.
+pub fn folded_sum(input: &str, words: &[&str]) -> u64 {
+    let text = text(&[&["export", input, "-f", "folded", "-o", "-"], words].concat());
+    let numbers = text
+        .lines()
+        .filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok());
+    numbers.sum()
+}
+
 fn folded(process: &Process, _: &Path, _: &[Process]) {
     for (cost, wanted) in [
         ("bytes", sum(process.model.last().held()).0),
@@ -353,12 +350,8 @@ fn snapshot(process: &Process, _: &Path, _: &[Process]) {
     same!(written.allocations.len(), recorded.allocations.len(), "rows");
     same!(written.counters, recorded.counters, "counters");
     same!(written.losses.failed_frees, recorded.losses.failed_frees, "losses");
-    compare(
-        &json(&["report", name, "--json"]),
-        &process.model.last(),
-        "report of a snapshot",
-    );
-    let none = json(&["diff", path(process), name, "--json"]);
+    compare(&json(&["report", name]), &process.model.last(), "report of a snapshot");
+    let none = json(&["diff", path(process), name]);
     same!(
         none["rows"].as_array().map(Vec::len),
         Some(0),
@@ -373,7 +366,6 @@ fn trend(process: &Process, other: &Path, _: &[Process]) {
         "trend",
         path(process),
         other.to_str().expect("a path"),
-        "--json",
         "--all",
         "--per-process",
     ]);
@@ -400,7 +392,7 @@ fn job(process: &Process, _: &Path, all: &[Process]) {
     if recorded.len() < 2 {
         return;
     }
-    let report = json(&["report", folder, "--json"]);
+    let report = json(&["report", folder]);
     let bytes = recorded
         .iter()
         .map(|process| sum(process.model.last().held()).0)
@@ -429,7 +421,8 @@ fn metrics(process: &Process, _: &Path, _: &[Process]) {
 }
 
 fn speedscope(process: &Process, _: &Path, _: &[Process]) {
-    let profile = json(&["export", path(process), "-f", "speedscope", "-o", "-"]);
+    let profile = text(&["export", path(process), "-f", "speedscope", "-o", "-"]);
+    let profile: Value = serde_json::from_str(&profile).expect("JSON");
     let bytes = profile["profiles"]
         .as_array()
         .expect("profiles")
@@ -455,7 +448,7 @@ fn speedscope(process: &Process, _: &Path, _: &[Process]) {
 }
 
 fn churn(process: &Process, _: &Path, _: &[Process]) {
-    let churn = json(&["report", path(process), "--view", "churn", "--json"]);
+    let churn = json(&["report", path(process), "--view", "churn"]);
     for (sums, is_counted) in [
         ("driver", is_of_driver as fn(&Record) -> bool),
         ("blocks", |record| record.kind == Kind::Block),
@@ -483,7 +476,6 @@ fn window(process: &Process, _: &Path, _: &[Process]) {
     let report = json(&[
         "report",
         path(process),
-        "--json",
         "--between",
         &between[0],
         &between[1],

@@ -10,8 +10,9 @@ use culeak::snapshot::Snapshot;
 use nix::libc::{self, c_long};
 use tempfile::TempDir;
 
+use super::compare::{compare, is_memory};
 use super::instants::script_of;
-use super::{Mode, compare, is_memory, models, not_recorded, program};
+use super::{Mode, models, not_recorded, program};
 use crate::support::model::Model;
 use crate::support::outcome::recordings_in;
 use crate::support::profile::folder;

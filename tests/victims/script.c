@@ -172,6 +172,7 @@ static void drop(void *nothing) { (void)nothing; }
 static CUresult quit(int how) {
     if (how == 0) exit(0);
     if (how == 1) _exit(0);
+    if (how == 3) return raise(SIGSTOP);
     kill(getpid(), SIGKILL);
     return 0;
 }

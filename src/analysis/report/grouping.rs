@@ -299,7 +299,7 @@ fn row<'a>(
     let mut row = Row {
         label,
         library: shared(members.iter().map(|group| stacks.get(group.stack).library)),
-        smallest: members.iter().map(|group| group.smallest).min().unwrap_or(0),
+        smallest: smallest(members),
         largest: members.iter().map(|group| group.largest).max().unwrap_or(0),
         newest_age_ns: u64::MAX,
         ..Row::default()
@@ -373,6 +373,12 @@ fn name_callers<'a>(row: &mut Row<'a>, stacks: &CallStacks<'a>) {
     shares.truncate(CALLERS_KEPT);
     let caller = |(caller, Tally { bytes, count })| RowCaller { bytes, count, caller };
     row.callers = shares.into_iter().map(caller).collect();
+}
+
+/// The smallest block. Claims hold no memory, so they have a size only where there is no block.
+fn smallest(members: &[&Group]) -> u64 {
+    let blocks = members.iter().filter(|group| group.call.kind.place() != Place::Nowhere);
+    blocks.map(|group| group.smallest).min().unwrap_or(0)
 }
 
 /// Combines entries with equal names, such as two threads with the same number.

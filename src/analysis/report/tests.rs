@@ -33,6 +33,19 @@ fn rows_are_call_sites_of_the_program_then_of_pools_largest_first() {
 }
 
 #[test]
+fn the_smallest_block_of_a_row_is_no_claim() {
+    let snapshot = sample::leaky();
+    let options = Options {
+        by: By::Thread,
+        ..Options::default()
+    };
+    let report = Report::of(&snapshot, &options);
+    let mixed = report.rows.iter().find(|row| (1..row.count).contains(&row.claims));
+    let mixed = mixed.expect("memory and a claim");
+    assert_eq!((mixed.smallest, mixed.claims), (4096, 1));
+}
+
+#[test]
 fn totals_are_per_location_and_claims_have_no_bytes() {
     let snapshot = sample::leaky();
     let totals = report(&snapshot).totals;

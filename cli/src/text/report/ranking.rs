@@ -45,7 +45,10 @@ pub fn ranking<'r, 'a>(
 
 /// Rows with their memory, largest first.
 pub fn ranked<'r, 'a>(rows: Vec<Ranked<'r, 'a>>) -> Rows<Ranked<'r, 'a>> {
-    let count = |(row, _): &Ranked| document::things_about(parts::about(row.estimated.is_some()), row.count, noun(row));
+    let count = |(row, _): &Ranked| {
+        let (count, noun) = things(row);
+        document::things_about(parts::about(row.estimated.is_some()), count, noun)
+    };
     Rows::of(rows)
         .bare()
         .tally(|(row, _)| Cell::Estimate(row.bytes, row.estimated), count)
@@ -106,15 +109,17 @@ fn with_place(frame: &Frame) -> String {
 /// `3 blocks`; `3 claims` for records that hold no memory; `3 segments`.
 pub(super) fn counted(row: &Row) -> String {
     let about = parts::about(row.estimated.is_some());
-    format!("{about}{}", document::counted(row.count, noun(row)))
+    let (count, noun) = things(row);
+    format!("{about}{}", document::counted(count, noun))
 }
 
-fn noun(row: &Row) -> &'static str {
+/// Claims count in rows of claims alone: they are no blocks.
+fn things(row: &Row) -> (u64, &'static str) {
     let kinds = || row.kinds.keys().filter_map(|kind| Kind::from_name(kind));
     match row.claims == row.count {
-        true => "claim",
-        false if kinds().all(|kind| kind == Kind::Channel) => "channel",
-        false if kinds().all(|kind| kind.place() == Place::Segment) => "segment",
-        false => "block",
+        true => (row.count, "claim"),
+        false if kinds().all(|kind| kind == Kind::Channel) => (row.count, "channel"),
+        false if kinds().all(|kind| kind.place() == Place::Segment) => (row.count, "segment"),
+        false => (row.count - row.claims, "block"),
     }
 }

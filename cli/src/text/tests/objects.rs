@@ -220,3 +220,28 @@ fn modules_rank_by_the_memory_that_their_call_site_took() {
     assert!(text.contains("80 MiB  10 modules  reload  main.cu:30"), "{text}");
     assert!(text.contains("2 MiB code"), "the rest is beside it: {text}");
 }
+
+#[test]
+fn claims_are_no_blocks_of_a_row() {
+    let snapshot = leaky();
+    let text = |by| {
+        let options = Options {
+            by,
+            ..from_file("app.culeak")
+        };
+        report_text(&snapshot, &options, false)
+    };
+    let blocks = |text: &str| -> u64 {
+        let counts = text
+            .lines()
+            .filter_map(|line| line.split_once("  in ")?.1.split_once(" block"));
+        counts
+            .map(|(count, _)| count.trim().parse::<u64>().expect("a number"))
+            .sum()
+    };
+    // One row has a mapping besides its blocks.
+    assert!(text(By::Thread).contains("  in 134 blocks"), "{}", text(By::Thread));
+    for by in [By::Kind, By::Site, By::Device, By::Api] {
+        assert_eq!(blocks(&text(by)), 134, "{}", text(by));
+    }
+}
