@@ -106,7 +106,7 @@ fn print_or_page(render: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Resul
 }
 
 fn print_directly(render: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
-    let mut out = io::BufWriter::new(anstream::stdout().lock());
+    let mut out = io::BufWriter::new(Whole(anstream::stdout().lock()));
     match columns::fitting(io::stdout(), || render(&mut out)).and_then(|()| out.flush()) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
@@ -118,6 +118,21 @@ fn print_directly(render: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Resu
     }
 }
 
+/// Writes all or fails. A stream that removes colours writes a text in parts, and forgets the parts that it has written when a signal
+/// interrupts it, so its text would be written twice.
+struct Whole<W>(W);
+
+impl<W: Write> Write for Whole<W> {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        self.0.write_all(text)?;
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
 /// Prints lines to standard output as [`print`] does; on a terminal, lines that are too wide continue below.
 pub fn print_lines(render: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
     print(|out| wrap::lines(out, render))
@@ -125,7 +140,7 @@ pub fn print_lines(render: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Res
 
 /// Prints to standard error, of a command whose program has standard output.
 pub fn to_stderr(render: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
-    let mut out = io::BufWriter::new(anstream::stderr());
+    let mut out = io::BufWriter::new(Whole(anstream::stderr()));
     let written = columns::fitting(io::stderr(), || render(&mut out));
     written
         .and_then(|()| out.flush())

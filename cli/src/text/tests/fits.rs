@@ -1,5 +1,9 @@
 //! Lines fit a terminal, with names as long as those of templates.
 
+use std::cell::RefCell;
+use std::io::{self, Write};
+use std::rc::Rc;
+
 use culeak::analysis::diff::Diff;
 use culeak::analysis::profile::tree::{Limits, Tree};
 use culeak::analysis::profile::{self, Profile};
@@ -270,4 +274,37 @@ fn the_page_lists_every_count_of_losses_with_its_meaning_and_what_to_do() {
         first(true),
         "2 allocations: the totals are too low; free disk space, or record to another disk"
     );
+}
+
+/// A signal interrupts every other write.
+#[derive(Default)]
+struct Interrupted {
+    text: Rc<RefCell<Vec<u8>>>,
+    writes: usize,
+}
+
+impl Write for Interrupted {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        self.writes += 1;
+        if self.writes.is_multiple_of(2) {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        self.text.borrow_mut().extend(text);
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_text_that_signals_interrupt_is_written_once() {
+    let stream = Interrupted::default();
+    let text = stream.text.clone();
+    let plain = anstream::StripStream::new(Box::new(stream) as Box<dyn Write>);
+    let mut out = io::BufWriter::new(super::super::Whole(plain));
+    let written = write!(out, "one \x1b[1mtwo\x1b[0m three\n").and_then(|()| out.flush());
+    written.expect("signals are no errors");
+    assert_eq!(String::from_utf8_lossy(&text.borrow()), "one two three\n");
 }
