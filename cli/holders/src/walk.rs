@@ -552,15 +552,23 @@ impl<'w, 's> Walk<'w, 's> {
             self.ends[block].get_or_insert(pointer);
             return;
         }
-        let best = if holds {
-            &mut self.found[block]
-        } else {
-            &mut self.records[block]
+        let known = if holds { self.found[block] } else { self.records[block] };
+        let is_better = match known {
+            Some(known) => known.phase == self.phase && self.doubts(&pointer) < self.doubts(&known),
+            None => true,
         };
-        match best {
-            Some(known) if !known.weak || weak || known.phase != self.phase => {}
-            _ => *best = Some(pointer),
+        if is_better {
+            let best = if holds { &mut self.found } else { &mut self.records };
+            best[block] = Some(pointer);
         }
+    }
+
+    /// Why a pointer may hold no block: it may be stale, or a word of native memory that equals an address by chance, as words that
+    /// lead into a block do more often than others.
+    fn doubts(&mut self, pointer: &Pointer) -> (bool, bool, bool) {
+        let is_native = self.graph.kind(pointer.node) == NodeKind::Native;
+        let is_unnamed = is_native && self.kind_of(self.graph.address(pointer.node)) == Kind::Unnamed;
+        (pointer.weak, is_unnamed, is_native && pointer.interior)
     }
 
     fn add_block_edge(&mut self, edge: BlockEdge) {

@@ -91,8 +91,13 @@ impl<'g> Holding<'g> {
         let is_sure = searched.garbage.is_stable();
         let is_stale = |edge: &BlockEdge| is_late(graph.phase(edge.node), found[edge.block as usize].phase, is_sure);
         let doubtful = doubtful(searched, blocks);
-        let counts =
-            |edge: &&BlockEdge| !edge.unusual && !is_record(edge) && !is_stale(edge) && !doubtful[edge.block as usize];
+        // What frees a block has its start; a word of native memory leads into it by chance more often.
+        let is_inner = |edge: &BlockEdge| {
+            let found = &found[edge.block as usize];
+            edge.interior && !found.interior && !found.possibly && graph.kind(edge.node) == NodeKind::Native
+        };
+        let holds_nothing = |edge: &BlockEdge| edge.unusual || is_record(edge) || is_stale(edge) || is_inner(edge);
+        let counts = |edge: &&BlockEdge| !holds_nothing(edge) && !doubtful[edge.block as usize];
         let mut edges: Vec<(u32, u32)> = graph
             .block_edges()
             .iter()
