@@ -95,10 +95,7 @@ impl<'a> Image<'a> {
         starts.retain(|&page| older.has(page));
         let mut wanted: Vec<Range<u64>> = Vec::new();
         for page in starts {
-            match wanted.last_mut() {
-                Some(last) if last.end == page => last.end += PAGE,
-                _ => wanted.push(page..page + PAGE),
-            }
+            selection::append(&mut wanted, page..page + PAGE);
         }
         let count = wanted.iter().map(|run| (run.end - run.start) / PAGE).sum();
         // Without memory for them, the older pages are all there is.
@@ -186,6 +183,18 @@ impl<'a> Image<'a> {
             return Some(self.pages.words(number));
         }
         self.older?.page(address)
+    }
+
+    /// The addresses and values of the copied words that begin in this range.
+    pub(crate) fn words(&self, range: Range<u64>) -> impl Iterator<Item = (u64, u64)> {
+        let pages = (range.start & !(PAGE - 1)..range.end).step_by(PAGE as usize);
+        pages.flat_map(move |page| {
+            let place = |address: u64| (address.clamp(page, page + PAGE) - page).div_ceil(8) as usize;
+            let part = place(range.start)..place(range.end);
+            let first = page + part.start as u64 * 8;
+            let words = self.page(page).map_or(&[][..], |words| &words[part]);
+            (first..).step_by(8).zip(words.iter().copied())
+        })
     }
 
     /// The bytes of a range, if all are present; 1 GiB at most.

@@ -410,7 +410,8 @@ fn a_path_through_python_objects_is_named_before_a_shorter_one_through_words_of_
         let holders = running.search();
         for label in ["a_list", "another"] {
             let path = running.path(&holders, label);
-            if path.origin != format!("__main__.{label}") || path.possibly || path.interior || path.class != Class::Held {
+            if path.origin != format!("__main__.{label}") || path.possibly || path.interior || path.class != Class::Held
+            {
                 mistakes.push(format!("{}: {label}: {path:?}", python.display()));
             }
         }

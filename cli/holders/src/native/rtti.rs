@@ -17,6 +17,7 @@ use foldhash::fast::FixedState;
 
 use super::kinds::{Kind, kind_of_class};
 use crate::copy::Image;
+use crate::copy::selection::append;
 use crate::demangle::written;
 use crate::source::Region;
 
@@ -52,9 +53,9 @@ impl Classes {
             if !region.name.starts_with('/') || !region.readable || region.shared {
                 continue;
             }
-            join(&mut files, &region.range);
+            append(&mut files, region.range.clone());
             if !region.executable || region.range.end <= FIXED {
-                join(&mut tables, &region.range);
+                append(&mut tables, region.range.clone());
             }
         }
         Classes {
@@ -232,14 +233,6 @@ impl Classes {
 /// Files that are not loaded below this address are relocated, so their virtual tables, which contain addresses, are not
 /// among their code.
 const FIXED: u64 = 1 << 32;
-
-/// Appends a range, or extends the last one.
-fn join(ranges: &mut Vec<Range<u64>>, next: &Range<u64>) {
-    match ranges.last_mut() {
-        Some(last) if last.end == next.start => last.end = next.end,
-        _ => ranges.push(next.clone()),
-    }
-}
 
 #[inline]
 fn contain(ranges: &[Range<u64>], address: u64) -> bool {

@@ -13,7 +13,6 @@ use crate::bits::Bits;
 use crate::findings::{Explanation, Findings};
 use crate::graph::dominators::Links;
 use crate::graph::{BlockEdge, Graph, NodeId, NodeKind, Pairs, Phase};
-use crate::python::Count;
 
 /// Finds the objects to which only certain references lead, and adds the other references to them to those that are stale.
 pub(super) fn explained(searched: &mut Findings) -> HashSet<NodeId, FixedState> {
@@ -43,11 +42,8 @@ pub(super) fn explained(searched: &mut Findings) -> HashSet<NodeId, FixedState> 
             *count = count.saturating_sub(1);
         }
     }
-    let is_explained = |to: &NodeId, certain: u64| match python.count(searched.copy, graph.address(*to)) {
-        Count::Exactly(count) => certain >= count,
-        Count::Immortal => false,
-    };
-    certain.retain(|to, certain| is_explained(to, *certain));
+    let count = |to: NodeId| python.count(searched.copy, graph.address(to)).number();
+    certain.retain(|to, certain| *certain >= count(*to));
     pairs.retain(|(_, to), _| certain.contains_key(to));
     // A frame may refer to an object by a variable and by a slot.
     let sources: HashSet<NodeId, FixedState> = pairs.keys().map(|(from, _)| *from).collect();

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use super::{Region, Source, Thread};
 use crate::copy::PAGE;
 use crate::copy::apart::Apart;
-use crate::copy::selection::{is_anonymous, without};
+use crate::copy::selection::{append, is_anonymous, without};
 
 /// The longest piece that is copied at once.
 const PIECE: u64 = 64 << 20;
@@ -111,25 +111,6 @@ impl Taken {
         &self.pieces[first..after.max(first)]
     }
 
-    /// Reads from this address on; returns the bytes before the first that is absent.
-    fn read_one(&self, mut address: u64, mut buffer: &mut [u8]) -> usize {
-        let mut done = 0;
-        while !buffer.is_empty() {
-            let copied = self.read_piece(address, buffer);
-            let count = if copied > 0 {
-                copied
-            } else {
-                self.read_file(address, buffer)
-            };
-            if count == 0 {
-                break;
-            }
-            (address, done) = (address + count as u64, done + count);
-            buffer = &mut buffer[count..];
-        }
-        done
-    }
-
     fn read_piece(&self, address: u64, buffer: &mut [u8]) -> usize {
         let place = self.pieces.partition_point(|piece| piece.end() <= address);
         let Some(piece) = self.pieces.get(place).filter(|piece| piece.start <= address) else {
@@ -225,11 +206,7 @@ impl Source for Taken {
     fn present(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let mut parts: Vec<Range<u64>> = Vec::new();
         for piece in self.pieces(&range) {
-            let part = piece.start.max(range.start)..piece.end().min(range.end);
-            match parts.last_mut() {
-                Some(last) if last.end == part.start => last.end = part.end,
-                _ => parts.push(part),
-            }
+            append(&mut parts, piece.start.max(range.start)..piece.end().min(range.end));
         }
         parts
     }
@@ -249,17 +226,11 @@ impl Source for Taken {
         inside.map(|(_, bytes)| bytes).sum()
     }
 
-    fn read(&self, ranges: &[Range<u64>], buffer: &mut [u8]) -> usize {
-        let mut done = 0;
-        for range in ranges {
-            let wanted = ((range.end - range.start) as usize).min(buffer.len() - done);
-            let count = self.read_one(range.start, &mut buffer[done..done + wanted]);
-            done += count;
-            if count < wanted {
-                break;
-            }
+    fn read_part(&self, address: u64, buffer: &mut [u8]) -> usize {
+        match self.read_piece(address, buffer) {
+            0 => self.read_file(address, buffer),
+            read => read,
         }
-        done
     }
 
     fn threads(&self) -> Vec<Thread> {
