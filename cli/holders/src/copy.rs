@@ -289,7 +289,12 @@ impl<'a> Image<'a> {
         if let Some(older) = self.older {
             return older.granule(address);
         }
-        let page = self.pages.place(self.pages.number(address))?;
+        self.granule_in(self.pages.number(address), address)
+    }
+
+    #[inline]
+    fn granule_in(&self, number: u32, address: u64) -> Option<usize> {
+        let page = self.pages.place(number)?;
         Some(page * (PAGE / 16) as usize + (address % PAGE / 16) as usize)
     }
 
@@ -301,9 +306,9 @@ impl<'a> Image<'a> {
             return None;
         }
         let number = self.pages.number(address);
-        let page = self.pages.place(number)?;
+        let granule = self.granule_in(number, address)?;
         self.pages.prefetch(number, address % PAGE);
-        Some(page * (PAGE / 16) as usize + (address % PAGE / 16) as usize)
+        Some(granule)
     }
 
     pub fn granules(&self) -> usize {
@@ -324,8 +329,7 @@ impl<'a> Image<'a> {
     }
 
     pub fn region(&self, address: u64) -> Option<&Region> {
-        let place = self.regions.partition_point(|region| region.range.end <= address);
-        self.regions.get(place).filter(|region| region.range.start <= address)
+        selection::containing(&self.regions, address, |region| region.range.clone())
     }
 
     /// The copied parts of the memory, whole pages in order of their addresses.

@@ -412,7 +412,7 @@ pub(crate) fn edge(searched: &mut Findings, from: NodeId, to: NodeId, steps: &mu
     if graph.kind(from) == NodeKind::Native {
         let chunk = native.chunk(copy, start)?;
         let mut places = (0..chunk.bytes.min(LARGEST) / 8).filter(|place| leads_there(copy.word(start + place * 8)));
-        return places.next().map(|place| Edge::word(place));
+        return places.next().map(Edge::word);
     }
     let python = searched.python.as_mut()?;
     let references = python.references_of(copy, start, graph.kind(from) == NodeKind::Frame);

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use crate::copy::selection::append;
+use crate::copy::selection::{append, containing};
 use crate::copy::{Image, PAGE};
 use crate::source::{Region, Source};
 
@@ -156,9 +156,7 @@ impl Modules {
     }
 
     fn index_at(&self, address: u64) -> Option<usize> {
-        let place = self.globals.partition_point(|(range, _)| range.end <= address);
-        let (range, index) = self.globals.get(place)?;
-        range.contains(&address).then_some(*index)
+        containing(&self.globals, address, |(range, _)| range.clone()).map(|(_, index)| *index)
     }
 }
 

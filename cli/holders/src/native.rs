@@ -13,7 +13,7 @@ use std::ops::Range;
 use culeak::analysis::words;
 
 use crate::bits::Bits;
-use crate::copy::selection::{is_anonymous, is_recorder};
+use crate::copy::selection::{containing, is_anonymous, is_recorder};
 use crate::copy::{Image, PAGE};
 use crate::modules::{Module, Modules};
 use crate::parallel;
@@ -480,8 +480,7 @@ impl Native {
 
     /// Whether this is static memory of the program, or part of a stack in use.
     fn is_root(&self, address: u64) -> bool {
-        let place = self.root_ranges.partition_point(|range| range.end <= address);
-        self.root_ranges.get(place).is_some_and(|range| range.start <= address)
+        containing(&self.root_ranges, address, Range::clone).is_some()
     }
 
     /// What could not be searched, in sentences.

@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use super::PAGE;
 use crate::parallel;
 use crate::source::Source;
+use crate::source::live::advance;
 
 /// Bytes that a thread reads at a time.
 const PIECE: u64 = 16 << 20;
@@ -91,19 +92,8 @@ fn copy(source: &dyn Source, piece: Piece) -> Vec<u32> {
             done += PAGE as usize;
             skipped += PAGE;
         }
-        let whole = rest.iter().take_while(|range| {
-            let bytes = range.end - range.start;
-            let is_done = bytes <= skipped;
-            if is_done {
-                skipped -= bytes;
-            }
-            is_done
-        });
-        let whole = whole.count();
+        let whole = advance(&mut rest, 0, skipped);
         rest.drain(..whole);
-        if let Some(range) = rest.first_mut() {
-            range.start += skipped;
-        }
     }
     missing
 }

@@ -125,6 +125,13 @@ pub(crate) fn append(ranges: &mut Vec<Range<u64>>, next: Range<u64>) {
     }
 }
 
+/// The one whose range contains this address, of some that are in order.
+#[inline]
+pub(crate) fn containing<T>(all: &[T], address: u64, range: impl Fn(&T) -> Range<u64>) -> Option<&T> {
+    let place = all.partition_point(|one| range(one).end <= address);
+    all.get(place).filter(|one| range(one).start <= address)
+}
+
 /// The pages around a range.
 fn whole_pages(range: Range<u64>) -> Range<u64> {
     range.start & !(PAGE - 1)..range.end.saturating_add(PAGE - 1) & !(PAGE - 1)

@@ -155,11 +155,7 @@ impl Python {
     }
 
     /// As [`Python::references`], for an `_PyInterpreterFrame`.
-    pub fn frame_references(&mut self, copy: &Image, frame: u64, found: &mut Vec<Reference>) {
-        self.inner_frame_references(copy, frame, found);
-    }
-
-    fn inner_frame_references(&self, copy: &Image, frame: u64, found: &mut Vec<Reference>) {
+    pub fn frame_references(&self, copy: &Image, frame: u64, found: &mut Vec<Reference>) {
         let o = &self.offsets;
         let Some(slots) = self.frame_slots_of(copy, frame) else {
             return;
@@ -179,7 +175,7 @@ impl Python {
         if self.minor() >= 11 {
             // The frames of a thread and of a generator do not belong to their objects.
             if let Some(frame) = self.own_frame(copy, object) {
-                self.inner_frame_references(copy, frame, found);
+                self.frame_references(copy, frame, found);
             }
         } else if let Some(slots) = self.frame_object_slots(copy, object) {
             self.slot_references(copy, slots, found);
@@ -188,7 +184,7 @@ impl Python {
 
     pub(super) fn generator_references(&self, copy: &Image, generator: u64, found: &mut Vec<Reference>) {
         if let Some(frame) = self.generator_frame(copy, generator) {
-            self.inner_frame_references(copy, frame, found);
+            self.frame_references(copy, frame, found);
         } else if self.minor() >= 12 {
             // One that has ended keeps its code.
             let target = self.untagged(copy.word(generator + self.offsets.generator_frame + self.offsets.frame_code));

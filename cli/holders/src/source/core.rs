@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use super::{Region, Source, Thread};
 use crate::Error;
 use crate::copy::PAGE;
+use crate::copy::selection::containing;
 use crate::modules::headers::{Headers, Segment};
 
 mod notes;
@@ -174,20 +175,11 @@ impl Core {
     }
 
     fn mapped_at(&self, address: u64) -> Option<&Mapped> {
-        let place = self.notes.mapped.partition_point(|mapped| mapped.range.end <= address);
-        self.notes
-            .mapped
-            .get(place)
-            .filter(|mapped| mapped.range.contains(&address))
+        containing(&self.notes.mapped, address, |mapped| mapped.range.clone())
     }
 
     fn segment_at(&self, address: u64) -> Option<&Segment> {
-        let place = self
-            .segments
-            .partition_point(|segment| segment.memory(0).end <= address);
-        self.segments
-            .get(place)
-            .filter(|segment| segment.memory(0).contains(&address))
+        containing(&self.segments, address, |segment| segment.memory(0))
     }
 
     /// Opens the mapped files, and reports those that are needed but missing.

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use super::{Region, Source, Thread};
 use crate::copy::PAGE;
 use crate::copy::apart::Apart;
-use crate::copy::selection::{append, is_anonymous, without};
+use crate::copy::selection::{append, containing, is_anonymous, without};
 
 /// The longest piece that is copied at once.
 const PIECE: u64 = 64 << 20;
@@ -112,8 +112,7 @@ impl Taken {
     }
 
     fn read_piece(&self, address: u64, buffer: &mut [u8]) -> usize {
-        let place = self.pieces.partition_point(|piece| piece.end() <= address);
-        let Some(piece) = self.pieces.get(place).filter(|piece| piece.start <= address) else {
+        let Some(piece) = containing(&self.pieces, address, |piece| piece.start..piece.end()) else {
             return 0;
         };
         let from = &piece.bytes[(address - piece.start) as usize..];
@@ -124,9 +123,8 @@ impl Taken {
 
     /// Reads memory that was not copied, up to the next piece, from the file that is mapped there.
     fn read_file(&self, address: u64, buffer: &mut [u8]) -> usize {
-        let place = self.regions.partition_point(|region| region.range.end <= address);
-        let is_constant = |region: &&Region| region.range.start <= address && is_constant(region);
-        let Some(region) = self.regions.get(place).filter(is_constant) else {
+        let region = containing(&self.regions, address, |region| region.range.clone());
+        let Some(region) = region.filter(|region| is_constant(region)) else {
             return 0;
         };
         let next = self.pieces.partition_point(|piece| piece.start <= address);

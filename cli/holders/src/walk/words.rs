@@ -90,8 +90,9 @@ impl Walk<'_, '_> {
             if !self.budget.spend(chunk.bytes / 8) {
                 return;
             }
-            for place in 0..chunk.bytes / 8 {
-                let (edge, value) = (Edge::word(place), self.copy.word(chunk.start + place * 8));
+            let copy = self.copy;
+            for (at, value) in copy.words(chunk.start..chunk.start + chunk.bytes) {
+                let edge = Edge::word((at - chunk.start) / 8);
                 if let Some((block, interior)) = self.index.find(value) {
                     self.late_blocks.push((node, edge, block, interior));
                 } else if let Some((id, _)) = self.pointed(value)
@@ -371,14 +372,9 @@ impl Walk<'_, '_> {
         let end = chunk.start + chunk.bytes;
         self.words(from, chunk.start..tail);
         self.behind = 0;
-        let mut at = tail;
-        while at < end {
-            if self.copy.granule(at).is_none() {
-                at = (at & !(PAGE - 1)) + PAGE;
-                continue;
-            }
-            self.tail_word(from, Edge::word((at - chunk.start) / 8), self.copy.word(at));
-            at += 8;
+        let copy = self.copy;
+        for (at, value) in copy.words(tail..end) {
+            self.tail_word(from, Edge::word((at - chunk.start) / 8), value);
         }
     }
 
