@@ -92,6 +92,17 @@ impl Budget {
         self.look(count)
     }
 
+    /// As [`Budget::spend`].
+    ///
+    /// # Errors
+    /// Why the search must stop.
+    pub fn pay(&mut self, count: u64) -> Result<(), Stop> {
+        match self.spend(count) {
+            true => Ok(()),
+            false => Err(self.stop.unwrap_or(Stop::Size)),
+        }
+    }
+
     /// This many that were paid for were not read.
     pub fn refund(&mut self, count: u64) {
         self.left += count;

@@ -33,7 +33,7 @@ use crate::counted;
 use crate::evidence::Evidence;
 use crate::findings::{CIRCLE, Explanation, Findings};
 use crate::garbage::{Garbage, Unreached};
-use crate::graph::{Edge, EdgeKind, Graph, NodeId, Pairs, Phase, Root};
+use crate::graph::{Edge, Graph, NodeId, Pairs, Phase, Root};
 use crate::groups;
 use crate::host;
 use crate::modules::Modules;
@@ -43,7 +43,7 @@ use crate::python::Python;
 use crate::records::Records;
 use crate::source::Source;
 use crate::variables;
-use crate::walk::{Entry, Pointer, UsualPlaces, Walk};
+use crate::walk::{Pointer, UsualPlaces, Walk};
 use crate::{Block, Error, Options, Stopped};
 
 const ONLY_RECORDS: &str = "only the caching allocator's records point to it";
@@ -265,7 +265,7 @@ fn examine<'c, 's>(
         // Without the counts, no word that may be stale leads to an object.
         match stop {
             Some(stop) => walk.stop(stop),
-            None => walk.entry = Entry::Counted(&unreached),
+            None => walk.counted = Some(&unreached),
         }
         walk.search_entries();
         walk.search_native(Phase::Globals, &globals, &no_roots);
@@ -508,7 +508,7 @@ fn unreached_block(walk: &mut Walk, evidence: &Evidence, records: &Records, bloc
             let pointed = walk.index.find(walk.copy.word(address));
             return Explanation {
                 class: Class::Held,
-                last: (root, Edge::new(EdgeKind::Word, 0)),
+                last: (root, Edge::word(0)),
                 interior: pointed.is_some_and(|pointed| pointed.1),
                 phase: Phase::Rest,
                 possibly: true,
@@ -516,11 +516,7 @@ fn unreached_block(walk: &mut Walk, evidence: &Evidence, records: &Records, bloc
                 note: None,
             };
         }
-        let is_reached = walk
-            .graph
-            .find(walk.copy, chunk.start)
-            .is_some_and(|node| walk.graph.phase(node) != Phase::None);
-        if !is_reached && !walk.contains_object(chunk) {
+        if walk.graph.reached(walk.copy, chunk.start).is_none() && !walk.contains_object(chunk) {
             return Explanation {
                 pointer: Some(address),
                 note: Some(ONLY_UNREACHABLE),
@@ -538,10 +534,7 @@ fn unreached_block(walk: &mut Walk, evidence: &Evidence, records: &Records, bloc
 /// Whether this word is the CUDA driver's. In memory of an unknown allocator it belongs to what begins last before it: something
 /// that was reached, or something of the driver.
 fn is_of_driver(walk: &Walk, chunk: Chunk, address: u64) -> bool {
-    let is_reached = |at: u64| {
-        let node = walk.graph.find(walk.copy, at);
-        node.is_some_and(|node| walk.graph.phase(node) != Phase::None)
-    };
+    let is_reached = |at: u64| walk.graph.reached(walk.copy, at).is_some();
     let is_driver = |at: u64| walk.native.is_driver_although_reached(walk.copy, at);
     let mut before = (0..PAGE.min(address) / 8).map(|words| (address & !7) - words * 8);
     let nearest = match chunk.heap {

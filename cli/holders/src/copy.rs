@@ -95,10 +95,7 @@ impl<'a> Image<'a> {
         starts.retain(|&page| older.has(page));
         let mut wanted: Vec<Range<u64>> = Vec::new();
         for page in starts {
-            match wanted.last_mut() {
-                Some(last) if last.end == page => last.end += PAGE,
-                _ => wanted.push(page..page + PAGE),
-            }
+            selection::append(&mut wanted, page..page + PAGE);
         }
         let count = wanted.iter().map(|run| (run.end - run.start) / PAGE).sum();
         // Without memory for them, the older pages are all there is.
@@ -186,6 +183,18 @@ impl<'a> Image<'a> {
             return Some(self.pages.words(number));
         }
         self.older?.page(address)
+    }
+
+    /// The addresses and values of the copied words that begin in this range.
+    pub(crate) fn words(&self, range: Range<u64>) -> impl Iterator<Item = (u64, u64)> {
+        let pages = (range.start & !(PAGE - 1)..range.end).step_by(PAGE as usize);
+        pages.flat_map(move |page| {
+            let place = |address: u64| (address.clamp(page, page + PAGE) - page).div_ceil(8) as usize;
+            let part = place(range.start)..place(range.end);
+            let first = page + part.start as u64 * 8;
+            let words = self.page(page).map_or(&[][..], |words| &words[part]);
+            (first..).step_by(8).zip(words.iter().copied())
+        })
     }
 
     /// The bytes of a range, if all are present; 1 GiB at most.
@@ -280,7 +289,12 @@ impl<'a> Image<'a> {
         if let Some(older) = self.older {
             return older.granule(address);
         }
-        let page = self.pages.place(self.pages.number(address))?;
+        self.granule_in(self.pages.number(address), address)
+    }
+
+    #[inline]
+    fn granule_in(&self, number: u32, address: u64) -> Option<usize> {
+        let page = self.pages.place(number)?;
         Some(page * (PAGE / 16) as usize + (address % PAGE / 16) as usize)
     }
 
@@ -292,9 +306,9 @@ impl<'a> Image<'a> {
             return None;
         }
         let number = self.pages.number(address);
-        let page = self.pages.place(number)?;
+        let granule = self.granule_in(number, address)?;
         self.pages.prefetch(number, address % PAGE);
-        Some(page * (PAGE / 16) as usize + (address % PAGE / 16) as usize)
+        Some(granule)
     }
 
     pub fn granules(&self) -> usize {
@@ -315,8 +329,7 @@ impl<'a> Image<'a> {
     }
 
     pub fn region(&self, address: u64) -> Option<&Region> {
-        let place = self.regions.partition_point(|region| region.range.end <= address);
-        self.regions.get(place).filter(|region| region.range.start <= address)
+        selection::containing(&self.regions, address, |region| region.range.clone())
     }
 
     /// The copied parts of the memory, whole pages in order of their addresses.

@@ -26,9 +26,10 @@ use foldhash::fast::FixedState;
 use crate::bits::Bits;
 use crate::copy::Image;
 use crate::findings::Findings;
-use crate::graph::{Edge, EdgeKind, NodeId, NodeKind, Pairs, Phase};
+use crate::graph::{Edge, NodeId, NodeKind, Pairs, Phase};
 use crate::native::counts::{self, Count};
 use crate::native::kinds::Kind;
+use crate::native::vectors::bytes_of_vector;
 use crate::native::{Chunk, ClassId, Heap};
 use crate::parallel;
 use crate::python::TypeId;
@@ -226,14 +227,9 @@ impl Find<'_, '_, '_> {
 
     /// The memory without a class that a `std::vector` here has (first, end, limit), and how much of it is in use.
     fn vector(&mut self, place: u64) -> Option<(Chunk, u64)> {
-        let [first, end, limit] = [0, 8, 16].map(|offset| self.copy().word(place.wrapping_add(offset)));
-        let chunk = self
-            .searched
-            .native
-            .chunk(self.copy(), first)
-            .filter(|chunk| chunk.start == first)?;
-        let is_vector = first < end && end <= limit && limit <= first + chunk.bytes;
-        (is_vector && self.class(first).is_none()).then(|| (chunk, end - first))
+        let chunk = self.searched.native.chunk(self.copy(), self.copy().word(place))?;
+        let used = bytes_of_vector(self.copy(), place, &chunk).filter(|used| *used > 0)?;
+        self.class(chunk.start).is_none().then_some((chunk, used))
     }
 
     fn find_mentions(&mut self) {
@@ -416,7 +412,7 @@ pub(crate) fn edge(searched: &mut Findings, from: NodeId, to: NodeId, steps: &mu
     if graph.kind(from) == NodeKind::Native {
         let chunk = native.chunk(copy, start)?;
         let mut places = (0..chunk.bytes.min(LARGEST) / 8).filter(|place| leads_there(copy.word(start + place * 8)));
-        return places.next().map(|place| Edge::new(EdgeKind::Word, place));
+        return places.next().map(Edge::word);
     }
     let python = searched.python.as_mut()?;
     let references = python.references_of(copy, start, graph.kind(from) == NodeKind::Frame);

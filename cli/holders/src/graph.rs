@@ -64,6 +64,11 @@ impl Edge {
         Edge((kind as u32) << INDEX_BITS | index)
     }
 
+    /// That of the word at this place of an object or of native memory.
+    pub fn word(place: u64) -> Edge {
+        Edge::new(EdgeKind::Word, place)
+    }
+
     pub fn kind(self) -> EdgeKind {
         use EdgeKind::*;
         const KINDS: [EdgeKind; 12] = [
@@ -382,6 +387,12 @@ impl Graph {
             _ => *self.elsewhere.get(&address)?,
         };
         (!node.is_none()).then_some(node)
+    }
+
+    /// As above, if it was reached.
+    #[inline]
+    pub(crate) fn reached(&self, copy: &Image, address: u64) -> Option<NodeId> {
+        self.find(copy, address).filter(|node| self.phase(*node) != Phase::None)
     }
 
     pub(crate) fn add_root(&mut self, root: Root, phase: Phase) -> NodeId {

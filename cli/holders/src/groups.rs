@@ -486,11 +486,7 @@ fn kind_and_count(searched: &mut Findings, node: NodeId) -> (Option<Kind>, Optio
     match searched.graph.kind(node) {
         NodeKind::Python => {
             let count = searched.python.as_ref().map(|python| python.count(copy, address));
-            let number = count.map(|count| match count {
-                Count::Exactly(count) => count,
-                Count::Immortal => u64::MAX,
-            });
-            (None, number)
+            (None, count.map(Count::number))
         }
         NodeKind::Native => {
             let kind = searched.native.kind(copy, address);

@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use crate::copy::selection::{append, containing};
 use crate::copy::{Image, PAGE};
 use crate::source::{Region, Source};
 
@@ -94,18 +95,14 @@ impl Modules {
         for (range, index) in &self.globals {
             let (bias, contents) = (self.all[*index].bias, &self.contents[*index]);
             let file = OnceCell::new();
-            for page in (range.start & !(PAGE - 1)..range.end).step_by(PAGE as usize) {
-                let Some(words) = copy.page(page) else { continue };
-                for (address, value) in (page..).step_by(8).zip(words).filter(|(_, value)| wanted(**value)) {
-                    let file = file.get_or_init(|| File::open(contents.file.as_ref()?).ok());
-                    let mut bytes = [0; 8];
-                    if range.contains(&address)
-                        && let Some(file) = file
-                        && in_file(file, &contents.headers)(address.wrapping_sub(bias), &mut bytes)
-                        && u64::from_le_bytes(bytes) == *value
-                    {
-                        found.push(address..address + 8);
-                    }
+            for (address, value) in copy.words(range.clone()).filter(|(_, value)| wanted(*value)) {
+                let file = file.get_or_init(|| File::open(contents.file.as_ref()?).ok());
+                let mut bytes = [0; 8];
+                if let Some(file) = file
+                    && in_file(file, &contents.headers)(address.wrapping_sub(bias), &mut bytes)
+                    && u64::from_le_bytes(bytes) == value
+                {
+                    found.push(address..address + 8);
                 }
             }
         }
@@ -159,9 +156,7 @@ impl Modules {
     }
 
     fn index_at(&self, address: u64) -> Option<usize> {
-        let place = self.globals.partition_point(|(range, _)| range.end <= address);
-        let (range, index) = self.globals.get(place)?;
-        range.contains(&address).then_some(*index)
+        containing(&self.globals, address, |(range, _)| range.clone()).map(|(_, index)| *index)
     }
 }
 
@@ -277,19 +272,15 @@ fn loaded(copy: &Image, first: &Region) -> Option<(Module, Contents)> {
         let regions = copy.regions()[from..]
             .iter()
             .take_while(|region| region.range.start < memory.end);
-        let mut add = |range: Range<u64>| match globals.last_mut() {
-            Some(Range { end, .. }) if *end == range.start => *end = range.end,
-            _ => globals.push(range),
-        };
         for region in regions.filter(|region| region.readable && !region.shared) {
             let range = region.range.start.max(memory.start)..region.range.end.min(memory.end);
             if region.writable {
-                add(range);
+                append(&mut globals, range);
             } else {
                 // What the program made read-only itself was copied.
                 let pages = (range.start & !(PAGE - 1)..range.end).step_by(PAGE as usize);
                 for page in pages.filter(|page| copy.has(*page)) {
-                    add(page.max(range.start)..(page + PAGE).min(range.end));
+                    append(&mut globals, page.max(range.start)..(page + PAGE).min(range.end));
                 }
             }
         }

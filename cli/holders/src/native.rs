@@ -13,7 +13,7 @@ use std::ops::Range;
 use culeak::analysis::words;
 
 use crate::bits::Bits;
-use crate::copy::selection::{is_anonymous, is_recorder};
+use crate::copy::selection::{containing, is_anonymous, is_recorder};
 use crate::copy::{Image, PAGE};
 use crate::modules::{Module, Modules};
 use crate::parallel;
@@ -232,11 +232,7 @@ impl Native {
             },
             Kind::Pool => {
                 let is_start = address.is_multiple_of(16) && self.pages.is_start(granule);
-                is_start.then(|| Chunk {
-                    start: address,
-                    bytes: pools::block_bytes(copy, address, self.pool_bytes),
-                    heap: Heap::Python,
-                })
+                is_start.then(|| self.starting(copy, address, Kind::Pool))
             }
             Kind::Unknown => self.window(copy, address),
         }
@@ -245,11 +241,17 @@ impl Native {
     /// The chunk whose page with this address does not exist: most of a large array may never have been used.
     fn absent(&self, copy: &Image, address: u64) -> Option<Chunk> {
         let start = self.pages.start_of_absent(address)?;
-        Some(Chunk {
-            start,
-            bytes: glibc::usable(copy, start),
-            heap: Heap::Glibc,
-        })
+        Some(self.starting(copy, start, Kind::Glibc))
+    }
+
+    /// The chunk of glibc or of Python's allocator that starts here.
+    #[inline]
+    fn starting(&self, copy: &Image, start: u64, of: Kind) -> Chunk {
+        let (bytes, heap) = match of {
+            Kind::Pool => (pools::block_bytes(copy, start, self.pool_bytes), Heap::Python),
+            _ => (glibc::usable(copy, start), Heap::Glibc),
+        };
+        Chunk { start, bytes, heap }
     }
 
     /// The allocated chunk whose memory contains this address, the last word and the CUDA driver's included.
@@ -260,16 +262,13 @@ impl Native {
         match self.pages.kind(granule) {
             Kind::None => None,
             Kind::Glibc => {
-                let start = self.pages.start_before(granule, address)?;
-                let bytes = glibc::usable(copy, start);
-                let heap = Heap::Glibc;
-                (address - start < bytes).then_some(Chunk { start, bytes, heap })
+                let chunk = self.starting(copy, self.pages.start_before(granule, address)?, Kind::Glibc);
+                (address - chunk.start < chunk.bytes).then_some(chunk)
             }
             Kind::Pool => {
-                let (start, bytes) = pools::block_around(copy, address, self.pool_bytes)?;
+                let start = pools::block_around(copy, address, self.pool_bytes)?;
                 let is_used = copy.granule(start).is_some_and(|granule| self.pages.is_start(granule));
-                let heap = Heap::Python;
-                is_used.then_some(Chunk { start, bytes, heap })
+                is_used.then(|| self.starting(copy, start, Kind::Pool))
             }
             Kind::Unknown => self.window(copy, address & !7),
         }
@@ -277,13 +276,8 @@ impl Native {
 
     #[inline]
     fn glibc_chunk(&self, copy: &Image, granule: usize, address: u64) -> Option<Chunk> {
-        let start = self.pages.start_before(granule, address)?;
-        let bytes = glibc::usable(copy, start);
-        (address - start + 8 < bytes).then_some(Chunk {
-            start,
-            bytes,
-            heap: Heap::Glibc,
-        })
+        let chunk = self.starting(copy, self.pages.start_before(granule, address)?, Kind::Glibc);
+        (address - chunk.start + 8 < chunk.bytes).then_some(chunk)
     }
 
     /// Whether the word at `place` with this value may be the end or the limit of a `std::vector` (first, end, limit) in memory of an
@@ -359,11 +353,8 @@ impl Native {
     /// All allocated chunks that are known and for which this holds, those of the CUDA driver not; in pages of glibc and of
     /// Python's allocator, only those in pages of these kinds.
     pub fn chunks_where(&self, copy: &Image, kinds: &[Kind], is_wanted: impl Fn(&Chunk) -> bool + Sync) -> Vec<Chunk> {
-        let absent = self.pages.absent_starts(copy).map(|start| Chunk {
-            start,
-            bytes: glibc::usable(copy, start),
-            heap: Heap::Glibc,
-        });
+        let absent = self.pages.absent_starts(copy);
+        let absent = absent.map(|start| self.starting(copy, start, Kind::Glibc));
         let mut found: Vec<Chunk> = absent.filter(|chunk| is_wanted(chunk)).collect();
         let pieces = copy.pieces();
         for kind in kinds {
@@ -384,11 +375,7 @@ impl Native {
     fn each_in(&self, copy: &Image, ranges: &[Range<u64>], kind: Kind, see: &mut dyn FnMut(Chunk)) {
         self.pages.each_start_in(copy, ranges, kind, &mut |start, granule| {
             if !self.driver.owns(granule) {
-                let (bytes, heap) = match kind {
-                    Kind::Pool => (pools::block_bytes(copy, start, self.pool_bytes), Heap::Python),
-                    _ => (glibc::usable(copy, start), Heap::Glibc),
-                };
-                see(Chunk { start, bytes, heap });
+                see(self.starting(copy, start, kind));
             }
         });
     }
@@ -410,16 +397,7 @@ impl Native {
         let used = parallel::flat_map(&copy.pieces(), |piece| {
             let mut bytes = 0;
             self.pages.each_start_in(copy, piece, of, &mut |start, _| {
-                let (size, heap) = match of {
-                    Kind::Pool => (pools::block_bytes(copy, start, self.pool_bytes), Heap::Python),
-                    _ => (glibc::usable(copy, start), Heap::Glibc),
-                };
-                let chunk = Chunk {
-                    start,
-                    bytes: size,
-                    heap,
-                };
-                bytes += self.resident(&chunk);
+                bytes += self.resident(&self.starting(copy, start, of));
             });
             vec![bytes]
         });
@@ -502,8 +480,7 @@ impl Native {
 
     /// Whether this is static memory of the program, or part of a stack in use.
     fn is_root(&self, address: u64) -> bool {
-        let place = self.root_ranges.partition_point(|range| range.end <= address);
-        self.root_ranges.get(place).is_some_and(|range| range.start <= address)
+        containing(&self.root_ranges, address, Range::clone).is_some()
     }
 
     /// What could not be searched, in sentences.

@@ -9,10 +9,18 @@ use std::thread;
 /// More threads gain nothing: the work is limited by memory.
 const MOST_THREADS: usize = 16;
 
+pub(crate) fn cores() -> usize {
+    thread::available_parallelism().map_or(1, NonZero::get)
+}
+
 /// What `work` returns for each item.
 pub(crate) fn map<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    let cores = thread::available_parallelism().map_or(1, NonZero::get);
-    let threads = cores.min(MOST_THREADS).min(items.len());
+    map_by(cores().min(MOST_THREADS), items, work)
+}
+
+/// As [`map`], by this many threads at most.
+pub(crate) fn map_by<T: Sync, R: Send>(threads: usize, items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let threads = threads.min(items.len());
     if threads <= 1 {
         return items.iter().map(work).collect();
     }

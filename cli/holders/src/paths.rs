@@ -161,20 +161,18 @@ impl<'b> Paths<'b> {
                 concrete: self.concrete.contains(&block).then_some(block as u32),
                 text,
             };
-            let group = groups.entry(sort).or_default();
-            if group.blocks.is_empty() {
-                group.shortest = length;
-            }
+            let group = groups.entry(sort).or_insert_with(|| Group {
+                shortest: length,
+                ..Group::default()
+            });
+            group.shortest = group.shortest.min(length);
+            group.blocks.push(block as u32);
             // The longest path is the example.
             if length > group.longest {
                 group.longest = length;
-                group.blocks.push(block as u32);
                 let last = group.blocks.len() - 1;
                 group.blocks.swap(0, last);
-            } else {
-                group.blocks.push(block as u32);
             }
-            group.shortest = group.shortest.min(length);
         }
         self.tensors.extend(tensors.finish(names.searched.copy));
         let changed = self.changed(names, &groups);

@@ -110,6 +110,16 @@ pub enum Count {
     Immortal,
 }
 
+impl Count {
+    /// The largest number of an object that is never freed.
+    pub fn number(self) -> u64 {
+        match self {
+            Count::Exactly(count) => count,
+            Count::Immortal => u64::MAX,
+        }
+    }
+}
+
 /// The interpreter of a process.
 pub struct Python {
     /// `0x030c03f0` is 3.12.3.

@@ -81,7 +81,26 @@ pub trait Source: Sync {
 
     /// Copies these ranges into the buffer one after the other. Returns the bytes copied before the first that cannot be
     /// read.
-    fn read(&self, ranges: &[Range<u64>], buffer: &mut [u8]) -> usize;
+    fn read(&self, ranges: &[Range<u64>], buffer: &mut [u8]) -> usize {
+        let mut done = 0;
+        for range in ranges {
+            let mut address = range.start;
+            let end = buffer.len().min(done + (range.end - range.start) as usize);
+            while done < end {
+                let part = self.read_part(address, &mut buffer[done..end]);
+                if part == 0 {
+                    return done;
+                }
+                (address, done) = (address + part as u64, done + part);
+            }
+        }
+        done
+    }
+
+    /// Copies what begins at this address, all or a part of it. Returns the bytes copied; 0 if nothing is there.
+    fn read_part(&self, _address: u64, _buffer: &mut [u8]) -> usize {
+        0
+    }
 
     fn threads(&self) -> Vec<Thread>;
 

@@ -59,18 +59,11 @@ fn words(copy: &Image, native: &Native, graph: &Graph, root: NodeId, range: &Ran
         .map(|(_, to)| to);
     let targets: HashSet<NodeId, FixedState> = graph.targets(root).iter().chain(late).copied().collect();
     let mut found = Vec::new();
-    for page in (range.start & !(PAGE - 1)..range.end).step_by(PAGE as usize) {
-        let Some(words) = copy.page(page) else { continue };
-        for (at, value) in (page..).step_by(8).zip(words) {
-            if *value >= PAGE && range.contains(&at) {
-                let chunk = || graph.find(copy, native.chunk(copy, *value)?.start);
-                let target = graph
-                    .find(copy, *value)
-                    .or_else(chunk)
-                    .filter(|target| targets.contains(target));
-                found.extend(target.map(|target| ((at - range.start) / 8, target)));
-            }
-        }
+    for (at, value) in copy.words(range.clone()).filter(|(_, value)| *value >= PAGE) {
+        let chunk = || graph.find(copy, native.chunk(copy, value)?.start);
+        let target = graph.find(copy, value).or_else(chunk);
+        let target = target.filter(|target| targets.contains(target));
+        found.extend(target.map(|target| ((at - range.start) / 8, target)));
     }
     found
 }

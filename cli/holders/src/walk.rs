@@ -74,15 +74,6 @@ pub(crate) enum Tail {
     Node(NodeId, Edge, NodeId, u8),
 }
 
-/// Which Python objects words may lead to that are stale more often than not: those of native memory, and the value stack of
-/// an executing frame.
-pub(crate) enum Entry<'u> {
-    /// Objects that are reached already.
-    None,
-    /// Those whose reference count is not explained; all others are reached from these, or are garbage.
-    Counted(&'u Unreached),
-}
-
 pub(crate) struct Walk<'w, 's> {
     pub copy: &'w Image<'s>,
     pub python: Option<&'w mut Python>,
@@ -106,7 +97,9 @@ pub(crate) struct Walk<'w, 's> {
     left_out: LeftOut,
     /// Large arrays of objects that were read; torn objects may share one.
     arrays: HashSet<u64, FixedState>,
-    pub entry: Entry<'w>,
+    /// Words that are stale more often than not, those of native memory and the value stack of an executing frame, lead to objects whose
+    /// reference count is not explained: all others are reached from these, or are garbage. `None`: to what is reached already.
+    pub counted: Option<&'w Unreached>,
     phase: Phase,
     queues: [VecDeque<NodeId>; COSTS as usize],
     cost: u8,
@@ -182,7 +175,7 @@ impl<'w, 's> Walk<'w, 's> {
             budget: Budget::new(copy, deadline),
             left_out: LeftOut::default(),
             arrays: HashSet::default(),
-            entry: Entry::None,
+            counted: None,
             phase: Phase::Python,
             queues: Default::default(),
             cost: 0,
@@ -380,7 +373,7 @@ impl<'w, 's> Walk<'w, 's> {
             && let Some((id, _)) = self.pointed(end)
             && self.graph.phase(id) == Phase::None
         {
-            self.late.push((id, node, Edge::new(EdgeKind::Word, chunk.bytes / 8)));
+            self.late.push((id, node, Edge::word(chunk.bytes / 8)));
         }
     }
 
@@ -552,15 +545,23 @@ impl<'w, 's> Walk<'w, 's> {
             self.ends[block].get_or_insert(pointer);
             return;
         }
-        let best = if holds {
-            &mut self.found[block]
-        } else {
-            &mut self.records[block]
+        let known = if holds { self.found[block] } else { self.records[block] };
+        let is_better = match known {
+            Some(known) => known.phase == self.phase && self.doubts(&pointer) < self.doubts(&known),
+            None => true,
         };
-        match best {
-            Some(known) if !known.weak || weak || known.phase != self.phase => {}
-            _ => *best = Some(pointer),
+        if is_better {
+            let best = if holds { &mut self.found } else { &mut self.records };
+            best[block] = Some(pointer);
         }
+    }
+
+    /// Why a pointer may hold no block: it may be stale, or a word of native memory that equals an address by chance, as words that
+    /// lead into a block do more often than others.
+    fn doubts(&mut self, pointer: &Pointer) -> (bool, bool, bool) {
+        let is_native = self.graph.kind(pointer.node) == NodeKind::Native;
+        let is_unnamed = is_native && self.kind_of(self.graph.address(pointer.node)) == Kind::Unnamed;
+        (pointer.weak, is_unnamed, is_native && pointer.interior)
     }
 
     fn add_block_edge(&mut self, edge: BlockEdge) {
@@ -605,20 +606,14 @@ impl<'w, 's> Walk<'w, 's> {
 
     /// Whether a word that may be stale can lead to this object.
     fn may_enter(&self, object: u64) -> bool {
-        match &self.entry {
-            Entry::None => false,
-            Entry::Counted(unreached) => unreached.may_enter(object),
-        }
+        self.counted.is_some_and(|unreached| unreached.may_enter(object))
     }
 
     /// Whether the words of this object explain the count of the other one: then they are references, and nothing else leads there.
     fn is_explained_by(&self, from: NodeId, object: u64) -> bool {
-        match &self.entry {
-            Entry::Counted(unreached) if self.graph.kind(from) == NodeKind::Python => {
-                unreached.explains(self.graph.address(from), object)
-            }
-            _ => false,
-        }
+        let is_object = self.graph.kind(from) == NodeKind::Python;
+        let unreached = self.counted.filter(|_| is_object);
+        unreached.is_some_and(|unreached| unreached.explains(self.graph.address(from), object))
     }
 
     fn kind_of(&mut self, start: u64) -> Kind {

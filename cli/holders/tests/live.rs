@@ -402,6 +402,28 @@ fn finalizers_and_tables_hold_what_their_objects_hold() {
     assert!(mistakes.is_empty(), "{}", mistakes.join("\n"));
 }
 
+#[test]
+fn a_path_through_python_objects_is_named_before_a_shorter_one_through_words_of_a_library() {
+    let mut mistakes = Vec::new();
+    for python in interpreters() {
+        let running = Program::start(Command::new(python).arg(program("certain.py")));
+        let holders = running.search();
+        for label in ["a_list", "another"] {
+            let path = running.path(&holders, label);
+            if path.origin != format!("__main__.{label}") || path.possibly || path.interior || path.class != Class::Held
+            {
+                mistakes.push(format!("{}: {label}: {path:?}", python.display()));
+            }
+        }
+        // A word that leads into the block frees nothing; one that equals its start may be a pointer.
+        let names: Vec<&str> = holders.retainers.iter().map(|retainer| &*retainer.name).collect();
+        if !names.contains(&"__main__.another (list of 1)") {
+            mistakes.push(format!("{}: {names:?}", python.display()));
+        }
+    }
+    assert!(mistakes.is_empty(), "{}", mistakes.join("\n"));
+}
+
 /// An array owns one block; what else its memory has a pointer to may be stale. So it is not said to be freed with the array.
 #[test]
 #[ignore = "needs g++"]

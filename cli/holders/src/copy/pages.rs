@@ -17,6 +17,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use culeak::system::anonymous;
 
+use super::selection::append;
 use super::{PAGE, room};
 
 /// No one has asked for the page yet.
@@ -177,10 +178,7 @@ impl Pages {
                     self.set(&mut added, page, ABSENT);
                 } else {
                     self.set(&mut added, page, FIRST + place);
-                    match runs.last_mut() {
-                        Some(last) if last.end == page => last.end += PAGE,
-                        _ => runs.push(page..page + PAGE),
-                    }
+                    append(&mut runs, page..page + PAGE);
                 }
                 place += 1;
             }

@@ -1,12 +1,12 @@
 //! Copying many ranges with several threads.
 
-use std::num::NonZero;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
-use std::{iter, thread};
 
 use super::PAGE;
+use crate::parallel;
 use crate::source::Source;
+use crate::source::live::advance;
 
 /// Bytes that a thread reads at a time.
 const PIECE: u64 = 16 << 20;
@@ -28,29 +28,19 @@ struct Piece<'a> {
 /// Copies the ranges, whole pages, one after the other into the memory, which has their size. Returns the positions of the
 /// pages that cannot be read, in order; their memory contains anything.
 pub fn read(source: &dyn Source, ranges: &[Range<u64>], memory: &mut [u8]) -> Vec<u32> {
-    let is_large = memory.len() >= LARGE;
-    let cores = thread::available_parallelism().map_or(1, NonZero::get);
-    let many = (cores / 4).clamp(*THREADS.start(), *THREADS.end()).min(cores);
-    let threads = if is_large { many } else { 1 };
-    let pieces = Mutex::new(pieces(ranges, memory).into_iter());
-    let missing = Mutex::new(Vec::new());
-    let work = || {
-        let next = || pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
-        for piece in iter::from_fn(next) {
-            let failed = copy(source, piece);
-            missing.lock().unwrap_or_else(PoisonError::into_inner).extend(failed);
-        }
+    let cores = parallel::cores();
+    let threads = match memory.len() >= LARGE {
+        true => (cores / 4).clamp(*THREADS.start(), *THREADS.end()).min(cores),
+        false => 1,
     };
-    thread::scope(|scope| {
-        for _ in 1..threads {
-            // Without another thread, this one does all.
-            let _ = thread::Builder::new().spawn_scoped(scope, work);
-        }
-        work();
-    });
-    let mut missing = missing.into_inner().unwrap_or_else(PoisonError::into_inner);
-    missing.sort_unstable();
-    missing
+    let pieces: Vec<_> = (pieces(ranges, memory).into_iter())
+        .map(|piece| Mutex::new(Some(piece)))
+        .collect();
+    let copied = |piece: &Mutex<Option<Piece>>| {
+        let piece = piece.lock().unwrap_or_else(PoisonError::into_inner).take();
+        piece.map_or_else(Vec::new, |piece| copy(source, piece))
+    };
+    parallel::map_by(threads, &pieces, copied).concat()
 }
 
 fn pieces<'a>(ranges: &[Range<u64>], memory: &'a mut [u8]) -> Vec<Piece<'a>> {
@@ -102,19 +92,8 @@ fn copy(source: &dyn Source, piece: Piece) -> Vec<u32> {
             done += PAGE as usize;
             skipped += PAGE;
         }
-        let whole = rest.iter().take_while(|range| {
-            let bytes = range.end - range.start;
-            let is_done = bytes <= skipped;
-            if is_done {
-                skipped -= bytes;
-            }
-            is_done
-        });
-        let whole = whole.count();
+        let whole = advance(&mut rest, 0, skipped);
         rest.drain(..whole);
-        if let Some(range) = rest.first_mut() {
-            range.start += skipped;
-        }
     }
     missing
 }

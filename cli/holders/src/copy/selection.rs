@@ -33,10 +33,8 @@ fn recorder(source: &dyn Source, regions: &[Region]) -> Vec<Range<u64>> {
         let Some((headers, bias)) = headers(source, region) else {
             continue;
         };
-        for segment in headers.loaded().filter(|segment| segment.is_writable()) {
-            let range = segment.memory(bias);
-            found.push(range.start & !(PAGE - 1)..range.end.saturating_add(PAGE - 1) & !(PAGE - 1));
-        }
+        let writable = headers.loaded().filter(|segment| segment.is_writable());
+        found.extend(writable.map(|segment| whole_pages(segment.memory(bias))));
     }
     found
 }
@@ -82,12 +80,7 @@ pub fn written(source: &dyn Source, regions: &[Region], excluded: &[Range<u64>])
                 // Whatever the source says, pages stay in order.
                 let last = wanted.last().map_or(0, |last| last.end);
                 let run = run.start.max(part.start).max(last)..run.end.min(part.end);
-                let run = run.start & !(PAGE - 1)..run.end & !(PAGE - 1);
-                match wanted.last_mut() {
-                    _ if run.start >= run.end => {}
-                    Some(last) if last.end == run.start => last.end = run.end,
-                    _ => wanted.push(run),
-                }
+                append(&mut wanted, run.start & !(PAGE - 1)..run.end & !(PAGE - 1));
             }
         }
     }
@@ -117,13 +110,31 @@ fn with_relocated(
     let first = (regions[..before].iter().rev()).find(|other| other.offset == 0 && other.name == region.name);
     if let Some((headers, bias)) = first.and_then(|first| headers(source, first)) {
         let relocated = headers.segments.iter().filter(|segment| segment.kind == RELOCATED);
-        ranges.extend(relocated.map(|segment| {
-            let memory = segment.memory(bias);
-            memory.start & !(PAGE - 1)..memory.end.saturating_add(PAGE - 1) & !(PAGE - 1)
-        }));
+        ranges.extend(relocated.map(|segment| whole_pages(segment.memory(bias))));
         ranges = merged(ranges);
     }
     ranges
+}
+
+/// Appends a range to those before it, or extends the last one if they touch.
+pub(crate) fn append(ranges: &mut Vec<Range<u64>>, next: Range<u64>) {
+    match ranges.last_mut() {
+        _ if next.is_empty() => {}
+        Some(last) if last.end == next.start => last.end = next.end,
+        _ => ranges.push(next),
+    }
+}
+
+/// The one whose range contains this address, of some that are in order.
+#[inline]
+pub(crate) fn containing<T>(all: &[T], address: u64, range: impl Fn(&T) -> Range<u64>) -> Option<&T> {
+    let place = all.partition_point(|one| range(one).end <= address);
+    all.get(place).filter(|one| range(one).start <= address)
+}
+
+/// The pages around a range.
+fn whole_pages(range: Range<u64>) -> Range<u64> {
+    range.start & !(PAGE - 1)..range.end.saturating_add(PAGE - 1) & !(PAGE - 1)
 }
 
 /// In order, without overlaps.

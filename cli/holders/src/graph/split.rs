@@ -123,7 +123,7 @@ impl Graph {
             && let Some(part) = part(parts, node.edge.index())
         {
             node.parent = part.root;
-            node.edge = Edge::new(EdgeKind::Word, node.edge.index() - part.words.start);
+            node.edge = Edge::word(node.edge.index() - part.words.start);
         }
     }
 
@@ -140,9 +140,7 @@ impl Graph {
     pub(crate) fn part_of(&self, (node, edge): (NodeId, Edge)) -> (NodeId, Edge) {
         let found = self.parts.get(&node).and_then(|parts| part(parts, edge.index()));
         match found {
-            Some(part) if edge.kind() == EdgeKind::Word => {
-                (part.root, Edge::new(EdgeKind::Word, edge.index() - part.words.start))
-            }
+            Some(part) if edge.kind() == EdgeKind::Word => (part.root, Edge::word(edge.index() - part.words.start)),
             _ => (node, edge),
         }
     }
@@ -175,7 +173,7 @@ mod tests {
         let [a, b, c, d] = [0; 4].map(|_| graph.add_root(Root::Heap, Phase::None));
         graph.begin_scan(root);
         for (word, target) in [(1, a), (4, b), (5, c)] {
-            let edge = Edge::new(EdgeKind::Word, word);
+            let edge = Edge::word(word);
             graph.add_target(root, target);
             graph.place(
                 target,
@@ -194,7 +192,7 @@ mod tests {
         let edge = |word| BlockEdge {
             block: 0,
             node: root,
-            edge: Edge::new(EdgeKind::Word, word),
+            edge: Edge::word(word),
             interior: false,
             weak: false,
             unusual: false,
@@ -210,8 +208,8 @@ mod tests {
         assert_eq!(graph.targets(root), [a]);
         assert_eq!(graph.targets(variable), [b, c]);
         assert_eq!(graph.late_targets(), [(variable, d)]);
-        assert_eq!(graph.parent(a), Some((root, Edge::new(EdgeKind::Word, 1))));
-        assert_eq!(graph.parent(c), Some((variable, Edge::new(EdgeKind::Word, 1))));
+        assert_eq!(graph.parent(a), Some((root, Edge::word(1))));
+        assert_eq!(graph.parent(c), Some((variable, Edge::word(1))));
         let places: Vec<(NodeId, u64)> = (graph.block_edges().iter())
             .map(|edge| (edge.node, edge.edge.index()))
             .collect();

@@ -234,14 +234,8 @@ fn is_marked(copy: &Image, files: &Files, chunk: Chunk) -> bool {
     if chunk.bytes > LARGEST {
         return false;
     }
-    let end = chunk.start + chunk.bytes;
-    let mut marks = 0;
-    for page in (chunk.start & !(PAGE - 1)..end).step_by(PAGE as usize) {
-        let Some(words) = copy.page(page) else { continue };
-        let place = |address: u64| (address.clamp(page, page + PAGE) - page) as usize / 8;
-        let words = &words[place(chunk.start)..place(end + 7)];
-        marks += words.iter().filter(|word| files.contain(**word)).count() as u64;
-    }
+    let words = copy.words(chunk.start..chunk.start + chunk.bytes);
+    let marks = words.filter(|(_, word)| files.contain(*word)).count() as u64;
     marks > 0 && marks * SHARE * 8 >= chunk.bytes
 }
 

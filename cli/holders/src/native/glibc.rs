@@ -16,6 +16,7 @@
 use std::ops::Range;
 
 use super::pages::{Kind, Pages};
+use crate::copy::selection::containing;
 use crate::copy::{Image, PAGE};
 use crate::modules::Modules;
 
@@ -208,8 +209,7 @@ impl Heaps {
     }
 
     pub fn in_gap(&self, address: u64) -> bool {
-        let place = self.gaps.partition_point(|gap| gap.end <= address);
-        self.gaps.get(place).is_some_and(|gap| gap.start <= address)
+        containing(&self.gaps, address, Range::clone).is_some()
     }
 }
 

@@ -14,6 +14,7 @@
 use std::ops::Range;
 
 use crate::bits::Bits;
+use crate::copy::selection::containing;
 use crate::copy::{Image, PAGE};
 
 const GRANULES: usize = 256;
@@ -186,9 +187,7 @@ impl Pages {
         if !self.sparse_span.contains(&address) {
             return None;
         }
-        let place = self.sparse.partition_point(|chunk| chunk.end <= address);
-        let chunk = self.sparse.get(place)?;
-        chunk.contains(&address).then_some(chunk.start)
+        containing(&self.sparse, address, Range::clone).map(|chunk| chunk.start)
     }
 
     /// All starts in pages of this kind in these present ranges, whole pages; by address.

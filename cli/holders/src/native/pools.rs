@@ -98,10 +98,10 @@ pub fn block_bytes(copy: &Image, address: u64, pool_bytes: u64) -> u64 {
     (u64::from(copy.half(base + 36)) + 1) * 16
 }
 
-/// The start and size of the block that contains this address, whether it is in use or not.
-pub fn block_around(copy: &Image, address: u64, pool_bytes: u64) -> Option<(u64, u64)> {
+/// The start of the block that contains this address, whether it is in use or not.
+pub fn block_around(copy: &Image, address: u64, pool_bytes: u64) -> Option<u64> {
     let first = (address & !(pool_bytes - 1)) + HEADER;
     let bytes = block_bytes(copy, address, pool_bytes);
     let index = address.checked_sub(first)? / bytes;
-    Some((first + index * bytes, bytes))
+    Some(first + index * bytes)
 }

@@ -17,6 +17,7 @@ use foldhash::fast::FixedState;
 
 use super::kinds::{Kind, kind_of_class};
 use crate::copy::Image;
+use crate::copy::selection::{append, containing};
 use crate::demangle::written;
 use crate::source::Region;
 
@@ -52,9 +53,9 @@ impl Classes {
             if !region.name.starts_with('/') || !region.readable || region.shared {
                 continue;
             }
-            join(&mut files, &region.range);
+            append(&mut files, region.range.clone());
             if !region.executable || region.range.end <= FIXED {
-                join(&mut tables, &region.range);
+                append(&mut tables, region.range.clone());
             }
         }
         Classes {
@@ -81,12 +82,12 @@ impl Classes {
     }
 
     fn in_file(&self, address: u64) -> bool {
-        contain(&self.files, address)
+        containing(&self.files, address, Range::clone).is_some()
     }
 
     /// Whether a virtual table may be here.
     pub fn may_be_table(&self, table: u64) -> bool {
-        table >= 0x1000 && table.is_multiple_of(8) && contain(&self.tables, table)
+        table >= 0x1000 && table.is_multiple_of(8) && containing(&self.tables, table, Range::clone).is_some()
     }
 
     /// The class of the object that starts here.
@@ -232,20 +233,6 @@ impl Classes {
 /// Files that are not loaded below this address are relocated, so their virtual tables, which contain addresses, are not
 /// among their code.
 const FIXED: u64 = 1 << 32;
-
-/// Appends a range, or extends the last one.
-fn join(ranges: &mut Vec<Range<u64>>, next: &Range<u64>) {
-    match ranges.last_mut() {
-        Some(last) if last.end == next.start => last.end = next.end,
-        _ => ranges.push(next.clone()),
-    }
-}
-
-#[inline]
-fn contain(ranges: &[Range<u64>], address: u64) -> bool {
-    let place = ranges.partition_point(|range| range.end <= address);
-    ranges.get(place).is_some_and(|range| range.start <= address)
-}
 
 /// Control blocks of shared pointers that contain their object: a part of the mangled name, the name, and at which offset the
 /// object is. Before it are the numbers of owners and of weak pointers: of 4 bytes each in libstdc++, and in libc++ of 8 and less

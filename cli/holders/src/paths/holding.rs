@@ -13,7 +13,6 @@ use crate::bits::Bits;
 use crate::findings::{Explanation, Findings};
 use crate::graph::dominators::Links;
 use crate::graph::{BlockEdge, Graph, NodeId, NodeKind, Pairs, Phase};
-use crate::python::Count;
 
 /// Finds the objects to which only certain references lead, and adds the other references to them to those that are stale.
 pub(super) fn explained(searched: &mut Findings) -> HashSet<NodeId, FixedState> {
@@ -43,11 +42,8 @@ pub(super) fn explained(searched: &mut Findings) -> HashSet<NodeId, FixedState> 
             *count = count.saturating_sub(1);
         }
     }
-    let is_explained = |to: &NodeId, certain: u64| match python.count(searched.copy, graph.address(*to)) {
-        Count::Exactly(count) => certain >= count,
-        Count::Immortal => false,
-    };
-    certain.retain(|to, certain| is_explained(to, *certain));
+    let count = |to: NodeId| python.count(searched.copy, graph.address(to)).number();
+    certain.retain(|to, certain| *certain >= count(*to));
     pairs.retain(|(_, to), _| certain.contains_key(to));
     // A frame may refer to an object by a variable and by a slot.
     let sources: HashSet<NodeId, FixedState> = pairs.keys().map(|(from, _)| *from).collect();
@@ -91,8 +87,13 @@ impl<'g> Holding<'g> {
         let is_sure = searched.garbage.is_stable();
         let is_stale = |edge: &BlockEdge| is_late(graph.phase(edge.node), found[edge.block as usize].phase, is_sure);
         let doubtful = doubtful(searched, blocks);
-        let counts =
-            |edge: &&BlockEdge| !edge.unusual && !is_record(edge) && !is_stale(edge) && !doubtful[edge.block as usize];
+        // What frees a block has its start; a word of native memory leads into it by chance more often.
+        let is_inner = |edge: &BlockEdge| {
+            let found = &found[edge.block as usize];
+            edge.interior && !found.interior && !found.possibly && graph.kind(edge.node) == NodeKind::Native
+        };
+        let holds_nothing = |edge: &BlockEdge| edge.unusual || is_record(edge) || is_stale(edge) || is_inner(edge);
+        let counts = |edge: &&BlockEdge| !holds_nothing(edge) && !doubtful[edge.block as usize];
         let mut edges: Vec<(u32, u32)> = graph
             .block_edges()
             .iter()

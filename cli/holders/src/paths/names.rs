@@ -8,6 +8,7 @@ use super::torch;
 use crate::findings::Findings;
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind, Root};
 use crate::native::RootSort;
+use crate::native::vectors::bytes_of_vector;
 use crate::python::{Label, PythonRoot, ThreadPart, TypeId, signal_name};
 
 /// What a node is, as far as the words of a path depend on it.
@@ -361,12 +362,9 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
     /// Whether the words at this address are the beginning, end and capacity of a buffer that is a chunk.
     pub fn is_vector(&self, address: u64) -> bool {
         let copy = self.searched.copy;
-        let [begin, end, capacity] = [0, 8, 16].map(|offset| copy.word(address.wrapping_add(offset)));
-        if begin == 0 || begin >= end || end > capacity || (end - begin) % 8 != 0 {
-            return false;
-        }
-        let chunk = self.searched.native.chunk(copy, begin);
-        chunk.is_some_and(|chunk| chunk.start == begin && capacity <= chunk.start.saturating_add(chunk.bytes))
+        let chunk = self.searched.native.chunk(copy, copy.word(address));
+        let used = chunk.and_then(|chunk| bytes_of_vector(copy, address, &chunk));
+        used.is_some_and(|used| used > 0 && used % 8 == 0)
     }
 
     pub fn beginning(&mut self, root: NodeId, edge: Edge) -> Beginning {
@@ -397,7 +395,7 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
 
     /// What to call a root that is one variable of native code, and what it is: `g_cache in libext.so`, `std::vector`.
     pub fn variable(&mut self, node: NodeId) -> Option<(String, String, RootKind)> {
-        match self.beginning(node, Edge::new(EdgeKind::Word, 0)) {
+        match self.beginning(node, Edge::word(0)) {
             Beginning::Word(name, root, is_vector) => {
                 let detail = if is_vector { "std::vector" } else { "" };
                 Some((name, detail.to_owned(), root))

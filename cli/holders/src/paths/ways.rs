@@ -239,7 +239,7 @@ impl Search {
         match names.searched.graph.kind(from) {
             NodeKind::Native => {
                 for &(_, place) in group {
-                    self.add(place, from, Edge::new(EdgeKind::Word, 0));
+                    self.add(place, from, Edge::word(0));
                 }
             }
             NodeKind::Root => {
@@ -270,7 +270,7 @@ impl Search {
                     self.budget -= 1;
                     let word = names.searched.copy.word(at);
                     if let Some(place) = self.place_of(word).filter(|place| is_wanted(*place)) {
-                        self.add(place, from, Edge::new(EdgeKind::Word, nth as u64));
+                        self.add(place, from, Edge::word(nth as u64));
                     }
                 }
             }

@@ -75,12 +75,8 @@ fn array(start: u64, count: u64, step: u64) -> Option<Range<u64>> {
 
 fn push(found: &mut Vec<Reference>, kind: EdgeKind, index: u64, target: u64) {
     if target != 0 {
-        let edge = Edge::new(kind, index);
-        found.push(Reference {
-            edge,
-            target,
-            sort: Sort::Named,
-        });
+        let (edge, sort) = (Edge::new(kind, index), Sort::Named);
+        found.push(Reference { edge, target, sort });
     }
 }
 

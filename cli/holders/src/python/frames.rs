@@ -13,7 +13,7 @@ use culeak::reader::{BEFORE_FIRST, python_line};
 use crate::copy::Image;
 use crate::graph::{Edge, EdgeKind};
 use crate::python::containers::is_present;
-use crate::python::references::is_address;
+use crate::python::references::{is_address, refer};
 use crate::python::text::{MOST_CHARACTERS, plain};
 use crate::python::types::Kind;
 use crate::python::{OBJECT_SIZE, OBJECT_TYPE, Python, Reference, Sort};
@@ -141,7 +141,7 @@ impl Python {
             let word = copy.word(slots.first + index * 8);
             let tag = if self.minor() >= 14 { word & TAGS } else { 0 };
             let target = self.untagged(word);
-            if tag == NUMBER || !is_address(target) {
+            if tag == NUMBER {
                 continue;
             }
             let (kind, index) = match index.checked_sub(slots.variables) {
@@ -149,20 +149,13 @@ impl Python {
                 Some(index) => (EdgeKind::Stack, index),
             };
             let is_sure = kind == EdgeKind::Local || slots.depth.is_some() && tag != BORROWED;
-            found.push(Reference {
-                edge: Edge::new(kind, index),
-                target,
-                sort: if is_sure { Sort::Named } else { Sort::Possible },
-            });
+            let sort = if is_sure { Sort::Named } else { Sort::Possible };
+            refer(found, Edge::new(kind, index), target, sort);
         }
     }
 
     /// As [`Python::references`], for an `_PyInterpreterFrame`.
-    pub fn frame_references(&mut self, copy: &Image, frame: u64, found: &mut Vec<Reference>) {
-        self.inner_frame_references(copy, frame, found);
-    }
-
-    fn inner_frame_references(&self, copy: &Image, frame: u64, found: &mut Vec<Reference>) {
+    pub fn frame_references(&self, copy: &Image, frame: u64, found: &mut Vec<Reference>) {
         let o = &self.offsets;
         let Some(slots) = self.frame_slots_of(copy, frame) else {
             return;
@@ -171,15 +164,10 @@ impl Python {
         let fields = [o.frame_code, o.frame_function, o.frame_names, o.frame_object];
         for (index, at) in fields.into_iter().enumerate() {
             let word = copy.word(frame + at);
-            let target = self.untagged(word);
-            if is_address(target) {
-                let is_borrowed = self.minor() >= 14 && word & BORROWED != 0;
-                found.push(Reference {
-                    edge: Edge::new(EdgeKind::Field, FRAME_FIELD + index as u64),
-                    target,
-                    sort: if is_borrowed { Sort::Possible } else { Sort::Context },
-                });
-            }
+            let is_borrowed = self.minor() >= 14 && word & BORROWED != 0;
+            let sort = if is_borrowed { Sort::Possible } else { Sort::Context };
+            let edge = Edge::new(EdgeKind::Field, FRAME_FIELD + index as u64);
+            refer(found, edge, self.untagged(word), sort);
         }
     }
 
@@ -187,7 +175,7 @@ impl Python {
         if self.minor() >= 11 {
             // The frames of a thread and of a generator do not belong to their objects.
             if let Some(frame) = self.own_frame(copy, object) {
-                self.inner_frame_references(copy, frame, found);
+                self.frame_references(copy, frame, found);
             }
         } else if let Some(slots) = self.frame_object_slots(copy, object) {
             self.slot_references(copy, slots, found);
@@ -196,17 +184,12 @@ impl Python {
 
     pub(super) fn generator_references(&self, copy: &Image, generator: u64, found: &mut Vec<Reference>) {
         if let Some(frame) = self.generator_frame(copy, generator) {
-            self.inner_frame_references(copy, frame, found);
+            self.frame_references(copy, frame, found);
         } else if self.minor() >= 12 {
             // One that has ended keeps its code.
             let target = self.untagged(copy.word(generator + self.offsets.generator_frame + self.offsets.frame_code));
-            let edge = Edge::new(EdgeKind::Field, FRAME_FIELD);
             if self.is_code(copy, target) {
-                found.push(Reference {
-                    edge,
-                    target,
-                    sort: Sort::Context,
-                });
+                refer(found, Edge::new(EdgeKind::Field, FRAME_FIELD), target, Sort::Context);
             }
         }
     }

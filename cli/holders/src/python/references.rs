@@ -25,11 +25,8 @@ impl Python {
     pub fn references(&mut self, copy: &Image, address: u64, of: TypeId, found: &mut Vec<Reference>) {
         let info = &self.types[of];
         if info.is_heap {
-            found.push(Reference {
-                edge: Edge::new(EdgeKind::Class, 0),
-                target: copy.word(address + OBJECT_TYPE),
-                sort: Sort::Context,
-            });
+            let class = copy.word(address + OBJECT_TYPE);
+            refer(found, Edge::new(EdgeKind::Class, 0), class, Sort::Context);
         }
         let o = &self.offsets;
         let is_short = info.kind == Kind::Type && !TypeInfo::is_heap_type(copy.word(address + o.type_flags));
@@ -37,14 +34,7 @@ impl Python {
             if is_short && field.offset >= o.type_static_bytes {
                 break;
             }
-            let target = copy.word(address + field.offset);
-            if is_address(target) {
-                found.push(Reference {
-                    edge: field.edge,
-                    target,
-                    sort: field.sort,
-                });
-            }
+            refer(found, field.edge, copy.word(address + field.offset), field.sort);
         }
         self.attributes(copy, address, info, found);
         match info.kind {
@@ -97,16 +87,7 @@ impl Python {
 
     /// The dictionary of an instance, or the attributes in its place, where it is not a field.
     fn attributes(&self, copy: &Image, address: u64, info: &TypeInfo, found: &mut Vec<Reference>) {
-        let mut dictionary = |target: u64| {
-            if is_address(target) {
-                let edge = Edge::new(EdgeKind::Dictionary, 0);
-                found.push(Reference {
-                    edge,
-                    target,
-                    sort: Sort::Named,
-                });
-            }
-        };
+        let mut dictionary = |target: u64| refer(found, Edge::new(EdgeKind::Dictionary, 0), target, Sort::Named);
         if self.minor() >= 11 && info.has_managed_dict() {
             match self.minor() {
                 11 => dictionary(copy.word(address - 24)),
@@ -118,15 +99,8 @@ impl Python {
             dictionary(copy.word(end.wrapping_add_signed(info.dict_offset)));
         }
         for (index, at) in self.values(copy, address, info).step_by(8).enumerate() {
-            let target = copy.word(at);
-            if is_address(target) {
-                let edge = Edge::new(EdgeKind::Attribute, index as u64);
-                found.push(Reference {
-                    edge,
-                    target,
-                    sort: Sort::Named,
-                });
-            }
+            let edge = Edge::new(EdgeKind::Attribute, index as u64);
+            refer(found, edge, copy.word(at), Sort::Named);
         }
     }
 
@@ -240,17 +214,17 @@ pub fn is_address(word: u64) -> bool {
     (PAGE..1 << 48).contains(&word)
 }
 
+/// Appends a reference, if the word can be an address.
+#[inline]
+pub fn refer(found: &mut Vec<Reference>, edge: Edge, target: u64, sort: Sort) {
+    if is_address(target) {
+        found.push(Reference { edge, target, sort });
+    }
+}
+
 /// Words whose meaning is not known. `first` is the index of the first one.
 pub fn words(copy: &Image, range: Range<u64>, first: u64, found: &mut Vec<Reference>) {
     for (index, at) in range.step_by(8).enumerate() {
-        let target = copy.word(at);
-        if is_address(target) {
-            let edge = Edge::new(EdgeKind::Word, first + index as u64);
-            found.push(Reference {
-                edge,
-                target,
-                sort: Sort::Word,
-            });
-        }
+        refer(found, Edge::word(first + index as u64), copy.word(at), Sort::Word);
     }
 }

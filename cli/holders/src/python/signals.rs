@@ -5,7 +5,7 @@
 //! its contents: entry 0 is empty, and all others have an object, most of them the numbers that stand for the default action
 //! and for none.
 
-use crate::copy::{Image, PAGE};
+use crate::copy::Image;
 use crate::modules::Module;
 use crate::python::{Python, TypeId};
 
@@ -27,21 +27,8 @@ pub(crate) fn name(signal: u32) -> String {
 impl Python {
     /// Where the table is in the static memory of the interpreter's file; `None` before the signals are set up.
     pub(super) fn find_handlers(&mut self, copy: &Image, module: &Module) -> Option<u64> {
-        for range in &module.globals {
-            let mut page = range.start & !(PAGE - 1);
-            while page < range.end {
-                if let Some(words) = copy.page(page) {
-                    for (place, word) in words.iter().enumerate() {
-                        let at = page + place as u64 * 8;
-                        if *word == 0 && range.contains(&at) && self.is_table(copy, at) {
-                            return Some(at);
-                        }
-                    }
-                }
-                page += PAGE;
-            }
-        }
-        None
+        let mut words = module.globals.iter().flat_map(|range| copy.words(range.clone()));
+        words.find_map(|(at, word)| (word == 0 && self.is_table(copy, at)).then_some(at))
     }
 
     fn is_table(&mut self, copy: &Image, at: u64) -> bool {

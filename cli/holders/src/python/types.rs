@@ -260,7 +260,7 @@ impl Types {
                 Some(name) => field(fields.len(), offset, name, Sort::Named),
                 None => Field {
                     offset,
-                    edge: Edge::new(EdgeKind::Word, offset / 8),
+                    edge: Edge::word(offset / 8),
                     sort: Sort::Word,
                     name: "".into(),
                 },
@@ -313,7 +313,7 @@ impl Types {
                 };
                 let number = |(number, &(offset, name, sort)): (usize, &(u64, &str, Sort))| match name {
                     "" => Field {
-                        edge: Edge::new(EdgeKind::Word, offset / 8),
+                        edge: Edge::word(offset / 8),
                         ..field(number, offset, name, sort)
                     },
                     name => field(number, offset, name, sort),

@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use super::{Region, Source, Thread};
 use crate::Error;
 use crate::copy::PAGE;
+use crate::copy::selection::containing;
 use crate::modules::headers::{Headers, Segment};
 
 mod notes;
@@ -174,20 +175,11 @@ impl Core {
     }
 
     fn mapped_at(&self, address: u64) -> Option<&Mapped> {
-        let place = self.notes.mapped.partition_point(|mapped| mapped.range.end <= address);
-        self.notes
-            .mapped
-            .get(place)
-            .filter(|mapped| mapped.range.contains(&address))
+        containing(&self.notes.mapped, address, |mapped| mapped.range.clone())
     }
 
     fn segment_at(&self, address: u64) -> Option<&Segment> {
-        let place = self
-            .segments
-            .partition_point(|segment| segment.memory(0).end <= address);
-        self.segments
-            .get(place)
-            .filter(|segment| segment.memory(0).contains(&address))
+        containing(&self.segments, address, |segment| segment.memory(0))
     }
 
     /// Opens the mapped files, and reports those that are needed but missing.
@@ -299,24 +291,6 @@ impl Core {
         buffer[done..end].fill(0);
         if done == 0 { 0 } else { end }
     }
-
-    fn read_one(&self, range: &Range<u64>, buffer: &mut [u8]) -> usize {
-        let wanted = buffer.len().min((range.end - range.start) as usize);
-        let mut done = 0;
-        while done < wanted {
-            let address = range.start + done as u64;
-            let rest = &mut buffer[done..wanted];
-            let read = match self.read_dumped(address, rest) {
-                0 => self.read_mapped(address, rest),
-                read => read,
-            };
-            if read == 0 {
-                break;
-            }
-            done += read;
-        }
-        done
-    }
 }
 
 /// The kernel's names of memory that processes share.
@@ -391,16 +365,11 @@ impl Source for Core {
         }
     }
 
-    fn read(&self, ranges: &[Range<u64>], buffer: &mut [u8]) -> usize {
-        let mut done = 0;
-        for range in ranges {
-            let read = self.read_one(range, &mut buffer[done..]);
-            done += read;
-            if (read as u64) < range.end - range.start {
-                break;
-            }
+    fn read_part(&self, address: u64, buffer: &mut [u8]) -> usize {
+        match self.read_dumped(address, buffer) {
+            0 => self.read_mapped(address, buffer),
+            read => read,
         }
-        done
     }
 
     fn threads(&self) -> Vec<Thread> {

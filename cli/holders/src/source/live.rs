@@ -195,14 +195,7 @@ impl Source for Process {
                 break;
             }
             done += copied;
-            let mut left = copied as u64;
-            while next < rest.len() && left >= rest[next].end - rest[next].start {
-                left -= rest[next].end - rest[next].start;
-                next += 1;
-            }
-            if left > 0 {
-                rest[next].start += left;
-            }
+            next = advance(&mut rest, next, copied as u64);
         }
         done
     }
@@ -247,6 +240,18 @@ impl Source for Process {
     fn limits(&self) -> Vec<String> {
         locked(&self.limits).clone()
     }
+}
+
+/// Leaves out this many bytes at the beginning of ranges, from one of them on. Returns the first range with something left.
+pub(crate) fn advance(ranges: &mut [Range<u64>], mut from: usize, mut bytes: u64) -> usize {
+    while let Some(range) = ranges.get_mut(from).filter(|range| bytes >= range.end - range.start) {
+        bytes -= range.end - range.start;
+        from += 1;
+    }
+    if let Some(range) = ranges.get_mut(from) {
+        range.start += bytes;
+    }
+    from
 }
 
 /// The stack pointer of a thread that waits in the kernel; `None` if it runs.

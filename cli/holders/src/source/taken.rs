@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use super::{Region, Source, Thread};
 use crate::copy::PAGE;
 use crate::copy::apart::Apart;
-use crate::copy::selection::{is_anonymous, without};
+use crate::copy::selection::{append, containing, is_anonymous, without};
 
 /// The longest piece that is copied at once.
 const PIECE: u64 = 64 << 20;
@@ -111,28 +111,8 @@ impl Taken {
         &self.pieces[first..after.max(first)]
     }
 
-    /// Reads from this address on; returns the bytes before the first that is absent.
-    fn read_one(&self, mut address: u64, mut buffer: &mut [u8]) -> usize {
-        let mut done = 0;
-        while !buffer.is_empty() {
-            let copied = self.read_piece(address, buffer);
-            let count = if copied > 0 {
-                copied
-            } else {
-                self.read_file(address, buffer)
-            };
-            if count == 0 {
-                break;
-            }
-            (address, done) = (address + count as u64, done + count);
-            buffer = &mut buffer[count..];
-        }
-        done
-    }
-
     fn read_piece(&self, address: u64, buffer: &mut [u8]) -> usize {
-        let place = self.pieces.partition_point(|piece| piece.end() <= address);
-        let Some(piece) = self.pieces.get(place).filter(|piece| piece.start <= address) else {
+        let Some(piece) = containing(&self.pieces, address, |piece| piece.start..piece.end()) else {
             return 0;
         };
         let from = &piece.bytes[(address - piece.start) as usize..];
@@ -143,9 +123,8 @@ impl Taken {
 
     /// Reads memory that was not copied, up to the next piece, from the file that is mapped there.
     fn read_file(&self, address: u64, buffer: &mut [u8]) -> usize {
-        let place = self.regions.partition_point(|region| region.range.end <= address);
-        let is_constant = |region: &&Region| region.range.start <= address && is_constant(region);
-        let Some(region) = self.regions.get(place).filter(is_constant) else {
+        let region = containing(&self.regions, address, |region| region.range.clone());
+        let Some(region) = region.filter(|region| is_constant(region)) else {
             return 0;
         };
         let next = self.pieces.partition_point(|piece| piece.start <= address);
@@ -225,11 +204,7 @@ impl Source for Taken {
     fn present(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let mut parts: Vec<Range<u64>> = Vec::new();
         for piece in self.pieces(&range) {
-            let part = piece.start.max(range.start)..piece.end().min(range.end);
-            match parts.last_mut() {
-                Some(last) if last.end == part.start => last.end = part.end,
-                _ => parts.push(part),
-            }
+            append(&mut parts, piece.start.max(range.start)..piece.end().min(range.end));
         }
         parts
     }
@@ -249,17 +224,11 @@ impl Source for Taken {
         inside.map(|(_, bytes)| bytes).sum()
     }
 
-    fn read(&self, ranges: &[Range<u64>], buffer: &mut [u8]) -> usize {
-        let mut done = 0;
-        for range in ranges {
-            let wanted = ((range.end - range.start) as usize).min(buffer.len() - done);
-            let count = self.read_one(range.start, &mut buffer[done..done + wanted]);
-            done += count;
-            if count < wanted {
-                break;
-            }
+    fn read_part(&self, address: u64, buffer: &mut [u8]) -> usize {
+        match self.read_piece(address, buffer) {
+            0 => self.read_file(address, buffer),
+            read => read,
         }
-        done
     }
 
     fn threads(&self) -> Vec<Thread> {

@@ -9,9 +9,8 @@
 //! stack does not count if the driver's own memory points to the area as well.
 
 use super::{Walk, object_in};
-use crate::copy::PAGE;
 use crate::copy::apart::{Apart, Area};
-use crate::graph::{Edge, EdgeKind, NodeId, NodeKind, Phase, Placement, Root};
+use crate::graph::{Edge, NodeId, NodeKind, Phase, Placement, Root};
 
 /// Words of the copy that point to one area and are looked at.
 const POINTERS: usize = 1 << 16;
@@ -62,7 +61,7 @@ impl Walk<'_, '_> {
             area.read(self.copy.source(), &mut |start, words| {
                 for (place, value) in words.enumerate() {
                     let word = (start - area.range.start) / 8 + place as u64;
-                    let edge = Edge::new(EdgeKind::Word, word);
+                    let edge = Edge::word(word);
                     match apart.at(value) {
                         Some(other) if !std::mem::replace(&mut is_reached[other], true) => {
                             waiting.push((other, id, edge))
@@ -126,9 +125,8 @@ impl Walk<'_, '_> {
             }
             return;
         }
-        let is_reached = |node: NodeId| self.graph.phase(node) != Phase::None;
         let is_copied = self.copied.contains(&value) && self.copy.granule(value).is_some();
-        if is_copied && !self.graph.find(self.copy, value).is_some_and(is_reached) && self.budget.spend(1) {
+        if is_copied && self.graph.reached(self.copy, value).is_none() && self.budget.spend(1) {
             self.behind = 0;
             self.word(from, edge, value);
         }
@@ -145,15 +143,12 @@ impl Walk<'_, '_> {
             if !self.budget.has_time() {
                 break;
             }
-            for page in run.step_by(PAGE as usize) {
-                let Some(words) = self.copy.page(page) else { continue };
-                for (place, value) in words.iter().enumerate() {
-                    if span.contains(value)
-                        && let Some(area) = apart.at(*value)
-                        && pointers[area].len() < POINTERS
-                    {
-                        pointers[area].push(page + place as u64 * 8);
-                    }
+            for (at, value) in self.copy.words(run) {
+                if span.contains(&value)
+                    && let Some(area) = apart.at(value)
+                    && pointers[area].len() < POINTERS
+                {
+                    pointers[area].push(at);
                 }
             }
         }
@@ -192,9 +187,8 @@ impl Walk<'_, '_> {
             Some(_) => return Err(false),
             None => (Rank::Chunk, chunk.start),
         };
-        let reached = self.graph.find(self.copy, start);
-        match reached.filter(|node| self.graph.phase(*node) != Phase::None) {
-            Some(node) => Ok((rank, node, Edge::new(EdgeKind::Word, (address - start) / 8))),
+        match self.graph.reached(self.copy, start) {
+            Some(node) => Ok((rank, node, Edge::word((address - start) / 8))),
             None => Err(self.native.is_driver(self.copy, chunk.start)),
         }
     }
@@ -210,6 +204,6 @@ impl Walk<'_, '_> {
         } else {
             Rank::Stack
         };
-        Some((rank, id, Edge::new(EdgeKind::Word, (address - root.range.start) / 8)))
+        Some((rank, id, Edge::word((address - root.range.start) / 8)))
     }
 }

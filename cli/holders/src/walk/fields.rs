@@ -8,7 +8,8 @@
 //! Buffer  +8 ─► event       +16 ─► block               1 of 38
 //! ```
 //!
-//! Memory without a class is compared in the same way, word by word, with that at the same field of other objects.
+//! Memory without a class is compared in the same way, word by word, with that at the same field of other objects. And of the words
+//! that lead to one block, those count most that are in memory of many objects: elsewhere, a word may equal the address by chance.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -24,6 +25,9 @@ pub(super) struct Fields {
     of_class: Counts<ClassId, u64>,
     /// How many pieces of memory without a class, at this field of objects of a class, lead to blocks through a word.
     of_memory: Counts<(ClassId, u64), u64>,
+    /// By a word of memory without a class: how many pieces of memory, at the same field of objects of the class that has it, lead to
+    /// blocks through this word.
+    alike: HashMap<(u64, u64), u32, FixedState>,
 }
 
 /// The words that lead to blocks, while they are collected.
@@ -52,16 +56,29 @@ impl Words {
         // Memory that several objects have counts once. The number of a block is no address of memory.
         self.of_objects.sort_unstable();
         self.of_objects.dedup();
-        for (class, field, target) in self.of_objects {
-            for &word in self.of_memory.get(&target).into_iter().flatten() {
-                fields.of_memory.add((class, field), word);
+        let each = |see: &mut dyn FnMut((ClassId, u64), u64, u64)| {
+            for &(class, field, target) in &self.of_objects {
+                for &word in self.of_memory.get(&target).into_iter().flatten() {
+                    see((class, field), target, word);
+                }
             }
-        }
+        };
+        let Fields { of_memory, alike, .. } = &mut fields;
+        each(&mut |field, _, word| of_memory.add(field, word));
+        each(&mut |field, memory, word| {
+            let known = alike.entry((memory, word)).or_default();
+            *known = of_memory.count(field, word).max(*known);
+        });
         fields
     }
 }
 
 impl Fields {
+    /// How many pieces of memory lead to blocks like this word of memory without a class, as far as objects with a class have them.
+    pub fn alike(&self, memory: u64, word: u64) -> u32 {
+        self.alike.get(&(memory, word)).copied().unwrap_or(0)
+    }
+
     /// Whether objects of this class usually lead to blocks elsewhere than through this word of memory at this field.
     pub fn is_unusual(&self, class: ClassId, field: u64, word: u64) -> bool {
         self.of_class.is_less_usual(class, field) || self.of_memory.is_less_usual((class, field), word)
@@ -91,8 +108,12 @@ impl<A: Copy + Eq + Hash, B: Copy + Eq + Hash> Counts<A, B> {
         *most = (*most).max(*count);
     }
 
+    fn count(&self, of: A, variant: B) -> u32 {
+        self.each.get(&(of, variant)).copied().unwrap_or(0)
+    }
+
     fn is_less_usual(&self, of: A, variant: B) -> bool {
-        let count = self.each.get(&(of, variant)).copied().unwrap_or(0);
+        let count = self.count(of, variant);
         let most = self.most.get(&of).copied().unwrap_or(0);
         is_less_usual(count, most)
     }

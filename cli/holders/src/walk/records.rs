@@ -136,8 +136,8 @@ impl Walk<'_, '_> {
                 let python = self.python.as_deref_mut()?;
                 match python.object(self.copy, object) {
                     Some(of) if !python.is_leaf(of) => {
-                        let node = self.graph.find(self.copy, object)?;
-                        Some(self.graph.phase(node)).filter(|phase| *phase != Phase::None)
+                        let node = self.graph.reached(self.copy, object)?;
+                        Some(self.graph.phase(node))
                     }
                     _ => Some(Phase::Python),
                 }

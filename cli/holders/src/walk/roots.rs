@@ -66,7 +66,7 @@ impl Walk<'_, '_> {
                     self.graph.begin_scan(id);
                     for (number, value) in root.values.iter().enumerate() {
                         self.behind = 0;
-                        self.word(id, Edge::new(EdgeKind::Word, number as u64), *value);
+                        self.word(id, Edge::word(number as u64), *value);
                     }
                     self.graph.end_scan(id);
                 }

@@ -10,7 +10,8 @@
 //! ```
 //!
 //! So, for each memory that a pointer leads to, places are compared by how many memories of its role they lead to. One that
-//! leads to half as many as the best place or fewer is *unusual*: it is followed only after everything else. Memory that
+//! leads to half as many as the best place or fewer is *unusual*: it is followed only after everything else. A place in memory without a
+//! class is known better if objects with a class have that memory: see [`Fields`]. Memory that
 //! has unusual places only loses none of them, but it is not known what frees it.
 
 use std::collections::{HashMap, HashSet};
@@ -73,6 +74,8 @@ pub(crate) struct UsualPlaces {
     /// Chunks that are arrays of pointers to memory of a role.
     arrays: HashSet<(u64, Role), FixedState>,
     fields: Fields,
+    /// By block: the largest number of pieces of memory that lead to blocks like one of its words.
+    alike: HashMap<usize, u32, FixedState>,
 }
 
 impl UsualPlaces {
@@ -84,6 +87,7 @@ impl UsualPlaces {
         }
         let mut names: HashMap<RoleKey, Role, FixedState> = HashMap::default();
         let mut all = Words::default();
+        let mut of_blocks: Vec<Hit> = Vec::new();
         let mut hits = words(copy, index.span(), |value| {
             let (block, _) = index.find(value)?;
             (!index.is_of_torch(block)).then_some((BLOCK, block as u64))
@@ -100,6 +104,9 @@ impl UsualPlaces {
                 }
             }
             let next = usual.add(&mut found, &mut names);
+            if of_blocks.is_empty() {
+                of_blocks.clone_from(&found);
+            }
             for Hit { place, target, owner } in found {
                 match place.0 {
                     Owner::Object(_) => {}
@@ -113,7 +120,21 @@ impl UsualPlaces {
             hits = usual.pointers_to(copy, native, &next);
         }
         usual.fields = all.count();
+        for Hit { place, target, owner } in of_blocks {
+            let alike = usual.alike(place, owner);
+            let known = usual.alike.entry(target as usize).or_default();
+            *known = alike.max(*known);
+        }
         usual
+    }
+
+    /// How many pieces of memory lead to blocks like this word, in memory with a class or of an object with one.
+    fn alike(&self, place: Place, owner: u64) -> u32 {
+        match place.0 {
+            Owner::Object(_) => 0,
+            Owner::Class(_) => self.counts.get(&place).copied().unwrap_or(0),
+            Owner::Unnamed => self.fields.alike(owner, place.1),
+        }
     }
 
     /// Counts these pointers, and returns the chunks that usually have them and were not known.
@@ -184,7 +205,10 @@ impl UsualPlaces {
 
     /// As above, of a block.
     pub fn is_unusual_of_block(&self, owner: u64, class: Option<ClassId>, offset: u64, block: usize) -> bool {
+        let place = (class.map_or(Owner::Unnamed, Owner::Class), offset, BLOCK);
+        let most = self.alike.get(&block).copied().unwrap_or(0);
         self.is_less(owner, class, offset, BLOCK, block as u64)
+            || is_less_usual(self.alike(place, owner), most) && !self.arrays.contains(&(owner, BLOCK))
     }
 
     /// Whether objects of this class usually lead to blocks elsewhere than through this word of memory at this field.

@@ -34,10 +34,7 @@ impl Walk<'_, '_> {
                 }
                 match tail {
                     Tail::Block(from, edge, block, interior) if self.found[block].is_none() => {
-                        self.block(from, edge, block, interior);
-                        if let Some(pointer) = &mut self.found[block] {
-                            pointer.weak = true;
-                        }
+                        self.stale_block(from, edge, block, interior);
                     }
                     Tail::Block(from, edge, block, interior) => self.tail_to_block(from, edge, block, interior),
                     // A stale word that leads to the driver's memory would lead to every block.
@@ -52,16 +49,21 @@ impl Walk<'_, '_> {
         }
     }
 
+    /// A pointer to a block that has none, and which may be stale.
+    fn stale_block(&mut self, from: NodeId, edge: Edge, block: usize, interior: bool) {
+        self.block(from, edge, block, interior);
+        if let Some(pointer) = &mut self.found[block] {
+            pointer.weak = true;
+        }
+    }
+
     /// Everything that was put off.
     pub fn search_late(&mut self) {
         self.phase = Phase::Rest;
         self.search_destroyed();
         for (from, edge, block, interior) in std::mem::take(&mut self.late_blocks) {
             if self.found[block].is_none() {
-                self.block(from, edge, block, interior);
-                if let Some(pointer) = &mut self.found[block] {
-                    pointer.weak = true;
-                }
+                self.stale_block(from, edge, block, interior);
             }
         }
         while !self.late.is_empty() && self.stopped().is_none() {
@@ -88,11 +90,9 @@ impl Walk<'_, '_> {
             if !self.budget.spend(chunk.bytes / 8) {
                 return;
             }
-            for place in 0..chunk.bytes / 8 {
-                let (edge, value) = (
-                    Edge::new(EdgeKind::Word, place),
-                    self.copy.word(chunk.start + place * 8),
-                );
+            let copy = self.copy;
+            for (at, value) in copy.words(chunk.start..chunk.start + chunk.bytes) {
+                let edge = Edge::word((at - chunk.start) / 8);
                 if let Some((block, interior)) = self.index.find(value) {
                     self.late_blocks.push((node, edge, block, interior));
                 } else if let Some((id, _)) = self.pointed(value)
@@ -256,18 +256,14 @@ impl Walk<'_, '_> {
             || class.is_none() && (self.is_unused(from, edge) || self.is_unusual_in_object(from, edge))
     }
 
-    /// The native memory through whose word this node was reached, and the word.
-    fn owner(&self, of: NodeId) -> Option<(u64, Edge)> {
-        let (owner, field) = self.graph.parent(of)?;
-        (self.graph.kind(owner) == NodeKind::Native).then(|| (self.graph.address(owner), field))
-    }
-
     /// Whether other memory of objects of a class usually has their pointers to blocks than this word of memory without a class.
     /// Only for words of which [`Walk::is_unused`] is false.
     fn is_unusual_in_object(&mut self, from: NodeId, edge: Edge) -> bool {
-        let Some((owner, field)) = self.owner(from) else {
+        let owner = self.graph.parent(from);
+        let Some((owner, field)) = owner.filter(|(owner, _)| self.graph.kind(*owner) == NodeKind::Native) else {
             return false;
         };
+        let owner = self.graph.address(owner);
         let Some(class) = self.native.class_id(self.copy, owner) else {
             return false;
         };
@@ -356,7 +352,7 @@ impl Walk<'_, '_> {
                 continue;
             }
             if counts::is_kept(self.copy, start, word) {
-                let edge = Edge::new(EdgeKind::Word, place);
+                let edge = Edge::word(place);
                 match self.graph.find(self.copy, object) {
                     Some(id) => {
                         self.graph.add_target(from, id);
@@ -376,18 +372,9 @@ impl Walk<'_, '_> {
         let end = chunk.start + chunk.bytes;
         self.words(from, chunk.start..tail);
         self.behind = 0;
-        let mut at = tail;
-        while at < end {
-            if self.copy.granule(at).is_none() {
-                at = (at & !(PAGE - 1)) + PAGE;
-                continue;
-            }
-            self.tail_word(
-                from,
-                Edge::new(EdgeKind::Word, (at - chunk.start) / 8),
-                self.copy.word(at),
-            );
-            at += 8;
+        let copy = self.copy;
+        for (at, value) in copy.words(tail..end) {
+            self.tail_word(from, Edge::word((at - chunk.start) / 8), value);
         }
     }
 
@@ -400,7 +387,7 @@ impl Walk<'_, '_> {
     pub(super) fn storage(&mut self, from: NodeId, chunk: Chunk) {
         for place in 0..chunk.bytes.min(FIRST_BYTES) / 8 {
             if let Some((block, interior)) = self.index.find(self.copy.word(chunk.start + place * 8)) {
-                self.block(from, Edge::new(EdgeKind::Word, place), block, interior);
+                self.block(from, Edge::word(place), block, interior);
             }
         }
     }
@@ -458,8 +445,7 @@ impl Walk<'_, '_> {
 
     /// Whether memory of an unknown allocator that begins here was reached.
     fn is_reached(&self, at: u64) -> bool {
-        let node = || self.graph.find(self.copy, at);
-        self.native.is_noted(self.copy, at) && node().is_some_and(|node| self.graph.phase(node) != Phase::None)
+        self.native.is_noted(self.copy, at) && self.graph.reached(self.copy, at).is_some()
     }
 
     pub(super) fn words(&mut self, from: NodeId, range: Range<u64>) {
@@ -503,7 +489,7 @@ impl Walk<'_, '_> {
                             Some(behind) => *behind,
                             None => copy.word(at + 8),
                         };
-                        let edge = Edge::new(EdgeKind::Word, (at - start) / 8);
+                        let edge = Edge::word((at - start) / 8);
                         if self.native.is_end(copy, at, value) {
                             self.tail_word(from, edge, value);
                         } else {

@@ -77,6 +77,14 @@ public:
     Block weights = nullptr, bias = nullptr;
 };
 
+// What a library has besides arrays: words that are no pointers to blocks, and equal some.
+class Client {
+public:
+    virtual ~Client() = default;
+    uint64_t *flags = static_cast<uint64_t *>(std::calloc(8, sizeof(uint64_t)));
+    uint64_t *sizes = static_cast<uint64_t *>(std::calloc(8, sizeof(uint64_t)));
+};
+
 uint64_t word(Block block) { return reinterpret_cast<uint64_t>(block); }
 
 } // namespace
@@ -92,6 +100,14 @@ void *array(Block block) {
 void stale_in_event(Array *array, Block block, unsigned at) { array->wrapper->buffer->event->words[at] = word(block); }
 
 void stale_in_wrapper(Array *array, Block block) { array->wrapper->words[0] = word(block); }
+
+// Where an array's memory has its own block.
+void *client(Block flags, Block sizes) {
+    auto *client = new Client;
+    client->flags[2] = word(flags);
+    client->sizes[2] = word(sizes);
+    return client;
+}
 
 void *cache(const Block *blocks, unsigned count) {
     auto *cache = new Cache;

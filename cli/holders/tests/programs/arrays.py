@@ -44,6 +44,10 @@ def several(name, blocks):
     return native(name, (ctypes.c_void_p * len(blocks))(*blocks), len(blocks))
 
 
+# Words of the library itself equal addresses of blocks, one within a block. They are nearer to a variable than those of any array.
+in_list, of_objects = block("a_list"), block("objects")
+client = native("client", ctypes.c_void_p(in_list), ctypes.c_void_p(of_objects + 512))
+a_list = [array(in_list)]
 arrays = [array(block("arrays")) for _ in range(8)]
 # At the place where the memory of an array has its own block, and at another one.
 donated = array(block("donated"))
@@ -71,7 +75,6 @@ def array_of_objects(block):
 
 
 # The block of an array to which only native memory has a pointer.
-of_objects = block("objects")
 vmapped = array(block("vmapped"))
 stale("stale_in_event", vmapped, of_objects, 2)
 objects = array_of_objects(of_objects)

@@ -5,6 +5,8 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
+use crate::copy::selection::append;
+
 /// The pages that are in memory or swapped out. `None` if the kernel does not say.
 pub fn present(pagemap: &File, range: &Range<u64>) -> Option<Vec<Range<u64>>> {
     scanned(pagemap, range, IS_ZERO_PAGE).or_else(|| listed(pagemap, range, false))
@@ -13,14 +15,6 @@ pub fn present(pagemap: &File, range: &Range<u64>) -> Option<Vec<Range<u64>>> {
 /// As above, without pages of files and shared memory.
 pub fn written(pagemap: &File, range: &Range<u64>) -> Option<Vec<Range<u64>>> {
     scanned(pagemap, range, IS_ZERO_PAGE | IS_FILE).or_else(|| listed(pagemap, range, true))
-}
-
-/// Appends a range, or extends the last one.
-fn push(found: &mut Vec<Range<u64>>, range: Range<u64>) {
-    match found.last_mut() {
-        Some(last) if last.end == range.start => last.end = range.end,
-        _ => found.push(range),
-    }
 }
 
 /// `struct pm_scan_arg` of `PAGEMAP_SCAN`.
@@ -80,7 +74,7 @@ fn scanned(pagemap: &File, range: &Range<u64>, without: u64) -> Option<Vec<Range
         let count = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &mut scan) };
         let count = usize::try_from(count).ok()?;
         for piece in &pieces[..count.min(512)] {
-            push(&mut found, piece.start..piece.end);
+            append(&mut found, piece.start..piece.end);
         }
         if scan.walk_end <= start {
             return None;
@@ -110,7 +104,7 @@ fn listed(pagemap: &File, range: &Range<u64>, is_written: bool) -> Option<Vec<Ra
         pagemap.read_exact_at(entries, address / page * 8).ok()?;
         for entry in entries.chunks_exact(8) {
             if entry[7] >> 6 != 0 && !(is_written && entry[7] >> 5 & 1 != 0) {
-                push(&mut found, address.max(range.start)..(address + page).min(range.end));
+                append(&mut found, address.max(range.start)..(address + page).min(range.end));
             }
             address += page;
         }
