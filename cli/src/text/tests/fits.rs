@@ -304,7 +304,7 @@ fn a_text_that_signals_interrupt_is_written_once() {
     let text = stream.text.clone();
     let plain = anstream::StripStream::new(Box::new(stream) as Box<dyn Write>);
     let mut out = io::BufWriter::new(super::super::Whole(plain));
-    let written = write!(out, "one \x1b[1mtwo\x1b[0m three\n").and_then(|()| out.flush());
+    let written = writeln!(out, "one \x1b[1mtwo\x1b[0m three").and_then(|()| out.flush());
     written.expect("signals are no errors");
     assert_eq!(String::from_utf8_lossy(&text.borrow()), "one two three\n");
 }
