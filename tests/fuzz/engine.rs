@@ -91,7 +91,7 @@ extern "C" fn read_one(input: *const u8, bytes: usize) -> c_int {
 /// Called by libFuzzer instead of its own changes: half of them are those, and half follow the form.
 #[unsafe(no_mangle)]
 extern "C" fn LLVMFuzzerCustomMutator(input: *mut u8, bytes: usize, most: usize, seed: c_uint) -> usize {
-    if seed % 2 == 0 {
+    if seed.is_multiple_of(2) {
         // SAFETY: the arguments are libFuzzer's.
         return unsafe { LLVMFuzzerMutate(input, bytes, most) };
     }

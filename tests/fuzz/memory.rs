@@ -67,7 +67,7 @@ pub const PYTHON: Target = Target {
     seeds: |_| {
         let random = Random::new(1);
         let some = |count| (0..2 * count).flat_map(|_| random.next().to_le_bytes()).collect();
-        [0, 1, 30].map(|count| some(count)).to_vec()
+        [0, 1, 30].map(some).to_vec()
     },
 };
 
@@ -130,7 +130,7 @@ fn finds(source: &dyn Source) -> bool {
         address: FIRST + nth * 0x10_0000,
         bytes: 4096,
         time_ns: 0,
-        of_torch: nth % 2 == 0,
+        of_torch: nth.is_multiple_of(2),
         is_handle: false,
     };
     let options = Options {
@@ -275,7 +275,7 @@ fn pointers(taken: &Taken) -> Vec<u64> {
     let mut found = Vec::new();
     for run in writable.flat_map(|region| taken.present(region.range.clone())) {
         let mut bytes = vec![0; (run.end - run.start) as usize];
-        taken.read(&[run.clone()], &mut bytes);
+        taken.read(std::slice::from_ref(&run), &mut bytes);
         for (address, word) in run.step_by(8).zip(bytes.chunks_exact(8)) {
             let word = u64::from_le_bytes(word.try_into().expect("8 bytes"));
             let place = regions.partition_point(|region| region.range.end <= word);
