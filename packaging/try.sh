@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every claim about what packaging/build.sh has built in FOLDER, and about what is published from sources: the wheel, the deb, the rpm and
 # the tarball, the container, the crates, the conda recipe; and that a second build gives the same bits. This is a release without publishing:
-# release.yml and .ci/run nightly run it.
+# release.yml runs it, each week too.
 #
 #   packaging/try.sh FOLDER
 #

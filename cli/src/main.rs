@@ -58,6 +58,9 @@ mod document;
 mod errors;
 mod escape;
 mod export;
+#[cfg(test)]
+#[path = "../../tests/fuzz/main.rs"]
+mod fuzz;
 mod html;
 mod json;
 mod launch;

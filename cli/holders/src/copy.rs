@@ -337,6 +337,12 @@ impl<'a> Image<'a> {
         self.runs.to_vec()
     }
 
+    /// The first address from here on that is in one of the copied parts.
+    pub fn next_copied(&self, address: u64) -> Option<u64> {
+        let place = self.runs.partition_point(|run| run.end <= address);
+        Some(self.runs.get(place)?.start.max(address))
+    }
+
     /// As [`Image::runs`], in pieces of similar size, for several threads.
     pub(crate) fn pieces(&self) -> Vec<Vec<Range<u64>>> {
         pieces(self.runs.iter().cloned())

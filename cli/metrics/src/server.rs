@@ -79,7 +79,10 @@ fn serve(listener: &TcpListener, limits: Limits, served: &Served) {
 }
 
 /// Reads a request and writes the answer.
-fn converse(stream: &TcpStream, limits: Limits, served: &Served) -> io::Result<()> {
+///
+/// # Errors
+/// The peer is slow, or closes the connection.
+pub fn converse(stream: &TcpStream, limits: Limits, served: &Served) -> io::Result<()> {
     let (mut stream, began) = (stream, Instant::now());
     let left = |of: Duration| {
         let left = of.saturating_sub(began.elapsed());

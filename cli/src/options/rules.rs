@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::{fs, io};
@@ -310,6 +311,12 @@ pub fn is_baseline(path: &Path) -> bool {
 
 fn read_baseline(path: &Path, rules: &Rules) -> Result<Baseline, Failure> {
     let shown = path.display();
+    // One that a config file names may have no end.
+    if path.metadata().is_ok_and(|of| of.file_type().is_char_device()) {
+        return Err(Failure::new(format!(
+            "{shown}: the baseline cannot be read: it is a device; name a file"
+        )));
+    }
     protect(path);
     let bytes = fs::read(path).map_err(|error| {
         let next = match error.kind() {
@@ -472,6 +479,18 @@ pub fn parse_fail_on(text: &str) -> Result<Failing, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_device_is_no_baseline() {
+        let rules = RuleArgs {
+            baseline: Some(PathBuf::from("/dev/zero")),
+            ..RuleArgs::default()
+        };
+        let Err(failure) = rules.rules() else {
+            panic!("it has no end");
+        };
+        assert!(failure.message.contains("is a device"), "{failure}");
+    }
 
     fn limits_of(allow: &str, kind: &[Kind]) -> Result<Vec<Limit>, String> {
         let rules = RuleArgs {

@@ -27,6 +27,19 @@ int grow(int) __asm__("_ZN3app4grow17h0123456789abcdefE");
 __attribute__((noinline)) int grow(int n) { return step(n) - 2; }
 "#;
 
+/// What the child does with a file, in this process: the names at these addresses, without and with debug information.
+pub fn names_of(path: &Path, calls: &[u64]) -> Vec<Symbol> {
+    locate::with_companions(path);
+    let with_debug_information = if locate::has_unsafe_links(path) {
+        &[false][..]
+    } else {
+        &[false, true]
+    };
+    let lookup = |debug_info: &bool| Reader::new().lookup(path, *debug_info, calls);
+    let found = with_debug_information.iter().filter_map(lookup);
+    found.flatten().flatten().collect()
+}
+
 /// A folder with `libprobe.so` in it.
 struct Probe {
     folder: TempDir,

@@ -62,24 +62,26 @@ pub fn find(copy: &Image, modules: &Modules, pages: &mut Pages, memory: &[Range<
         let mut at = range.start;
         // Several heaps may lie side by side.
         while at < range.end {
-            let base = at.next_multiple_of(HEAP);
-            if at == base
-                && let Some(heap) = heap_info(copy, base)
+            if at.is_multiple_of(HEAP)
+                && let Some(heap) = heap_info(copy, at)
             {
-                let end = (base + heap.size).min(range.end);
-                heaps.walk(copy, pages, base + 32..end);
-                if heap.arena & !(HEAP - 1) == base {
+                let end = at.saturating_add(heap.size).min(range.end);
+                heaps.walk(copy, pages, at + 32..end);
+                if heap.arena & !(HEAP - 1) == at {
                     heaps.arenas.push(heap.arena);
                 }
                 at = end;
             } else {
-                let end = range.end.min(if at == base { base + HEAP } else { base });
                 // The main arena is in other memory if `[heap]` cannot grow. In a core file, `[heap]` has no name.
                 if at == range.start && has_chain(copy, at, range.end) {
                     heaps.walk(copy, pages, range.clone());
                     break;
                 }
-                at = end;
+                // Programs reserve terabytes, and core files may claim any size: a heap begins in memory that exists.
+                let next = copy.next_copied(at + 1);
+                at = next
+                    .and_then(|next| next.checked_next_multiple_of(HEAP))
+                    .unwrap_or(range.end);
             }
         }
     }

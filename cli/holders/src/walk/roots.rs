@@ -77,7 +77,9 @@ impl Walk<'_, '_> {
 
     fn root_words(&mut self, root: &NativeRoot, range: Range<u64>) {
         let mut start = range.start.next_multiple_of(8);
-        while start < range.end {
+        // A core file may claim any number of parts that it does not contain.
+        while let Some(copied) = self.copy.next_copied(start).filter(|copied| *copied < range.end) {
+            start += (copied - start) / ROOT_BYTES * ROOT_BYTES;
             let end = range.end.min(start + ROOT_BYTES);
             let part = NativeRoot {
                 range: start..end,

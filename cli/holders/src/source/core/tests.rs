@@ -256,6 +256,27 @@ fn memory_that_was_not_dumped_is_reported() {
     assert!(limits[0].starts_with("16380 KiB of private memory"), "{limits:?}");
 }
 
+/// Before it was mended, the search took 32 GiB for the first segment, and an hour for the second.
+#[test]
+fn memory_that_a_core_file_claims_and_does_not_contain_costs_nothing() {
+    let core = Builder::new()
+        .segment(0x1000_0000_0000, 1 << 45, READ | WRITE, &[0; 4096])
+        .segment(0x7000_0000_0000, 1 << 43, READ | WRITE, &[0; 4096])
+        .note(6, &words(&[25, 0x7000_0000_0800, 0, 0]))
+        .opened()
+        .expect("a core file");
+    assert_eq!(core.regions().expect("known")[2].name, "[stack]");
+    let block = crate::Block {
+        address: 0x7f00_0000_0000,
+        bytes: 4096,
+        time_ns: 0,
+        of_torch: false,
+        is_handle: false,
+    };
+    let found = crate::search(&core, &[block], &crate::Options::default());
+    assert_eq!(found.expect("searched").blocks.len(), 1);
+}
+
 #[test]
 fn holes_are_not_present() {
     let folder = tempfile::tempdir().expect("a folder");
