@@ -285,7 +285,8 @@ fn plain(form: &str, page: &str) -> String {
             _ => {}
         }
     }
-    let plain = plain.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&");
+    let escapes = [("&lt;", "<"), ("&gt;", ">"), ("&quot;", "\""), ("&#39;", "'"), ("&amp;", "&")];
+    let plain = escapes.into_iter().fold(plain, |plain, (escape, of)| plain.replace(escape, of));
     plain.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
