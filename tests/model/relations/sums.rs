@@ -285,8 +285,16 @@ fn plain(form: &str, page: &str) -> String {
             _ => {}
         }
     }
-    let escapes = [("&lt;", "<"), ("&gt;", ">"), ("&quot;", "\""), ("&#39;", "'"), ("&amp;", "&")];
-    let plain = escapes.into_iter().fold(plain, |plain, (escape, of)| plain.replace(escape, of));
+    let escapes = [
+        ("&lt;", "<"),
+        ("&gt;", ">"),
+        ("&quot;", "\""),
+        ("&#39;", "'"),
+        ("&amp;", "&"),
+    ];
+    let plain = escapes
+        .into_iter()
+        .fold(plain, |plain, (escape, of)| plain.replace(escape, of));
     plain.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
