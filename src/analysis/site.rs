@@ -304,6 +304,12 @@ impl<'a> CallStack<'a> {
         outer.filter(|frame| !frame.is_wrapper())
     }
 
+    /// The program's own wrappers that the call site requested the memory through, innermost first.
+    pub fn wrappers(&self) -> impl Iterator<Item = &Frame<'a>> {
+        let inner = self.site.map_or(&[][..], |site| &self.frames[..site]);
+        inner.iter().filter(|frame| role::is_own_wrapper(frame))
+    }
+
     /// The frames of the default view as lines: a run of lines of one library is one, if the user's own code is beside it.
     pub fn folded(&self) -> Vec<Line<'a, &Frame<'a>>> {
         let shown: Vec<&Frame> = self.shown().collect();

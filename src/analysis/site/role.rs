@@ -24,6 +24,11 @@ pub(super) fn of(frame: &Frame) -> Role {
     }
 }
 
+/// Whether it is the program's own code that is called a wrapper for its name alone.
+pub(super) fn is_own_wrapper(frame: &Frame) -> bool {
+    frame.role == Role::Wrapper && named(frame).is_none() && by_lists(frame) == Role::User
+}
+
 /// What the user calls wrappers: code that requests memory for its callers, so that a caller is the call site.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Wrappers {

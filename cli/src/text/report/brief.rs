@@ -3,7 +3,7 @@
 use culeak::analysis::ledger::{Line, LineKind};
 use culeak::analysis::objects::ObjectRow;
 use culeak::analysis::report::{By, Report, Row, Tally};
-use culeak::analysis::site::Frame;
+use culeak::analysis::site::{CallStack, Frame};
 use culeak::analysis::why::SiteHolder;
 use culeak::analysis::words::of_kind;
 use culeak::kind::Kind;
@@ -20,6 +20,8 @@ use crate::text::{ledger, objects, parts, units, why};
 pub const EXPLAINED: usize = 5;
 /// Ways to a call site.
 const WAYS_SHOWN: usize = 3;
+/// Wrappers above a call site.
+const WRAPPERS_SHOWN: usize = 2;
 /// Holders of a call site's memory, and paths from each.
 const HOLDERS_SHOWN: usize = 2;
 const PATHS_SHOWN: usize = 3;
@@ -75,13 +77,23 @@ pub fn explain(row: &Row, report: &Report, indent: usize, page: &mut Document) {
     }
 }
 
-/// The callers that all stacks of a row share, and the nearest callers at which they part, with the memory of each.
+/// The wrappers and the callers that all stacks of a row share, and the nearest callers at which they part, with the memory of each.
 fn ways<'r>(row: &'r Row<'r>, ages: Option<String>, indent: usize, page: &mut Document) {
     let stack = &row.stacks[0].stack;
     let site = |frame: &Frame| Site::of(&frame.name(), Some(frame), "");
     let caller = |frame: &'r Frame<'r>| (site(frame), frame.python_library().filter(|_| stack.has_user()));
     let shared: Vec<Caller> = stack.callers().take(row.shared_callers).map(caller).collect();
-    let head: Vec<String> = parts::callers(&shared).into_iter().chain(ages).collect();
+    let wrappers = |stack: &CallStack| -> Vec<String> {
+        let wrappers = stack.wrappers().take(WRAPPERS_SHOWN);
+        wrappers.map(|frame| parts::with_place(&site(frame))).collect()
+    };
+    let through = wrappers(stack);
+    let is_shared = !through.is_empty() && row.stacks.iter().all(|of| wrappers(&of.stack) == through);
+    let through = is_shared.then(|| format!("through {}", through.join(" < ")));
+    let head: Vec<String> = (through.into_iter())
+        .chain(parts::callers(&shared))
+        .chain(ages)
+        .collect();
     if !head.is_empty() {
         page.indented(indent, dim(head.join(", ")));
     }
