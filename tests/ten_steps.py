@@ -29,7 +29,6 @@ REPLACED = [
     (r"\b\d+(\.\d+)? (us|ms|s)\b", "12 ms"),
     ("12 ms to 12 ms old", "12 ms old"),
     (r"\d[\d,]* objects and pieces of memory in [\d.]+ \w+, ", "212 objects and pieces of memory in 972 KiB, "),
-    (r"lost: (no|only) .* it.*", "lost: no pointer to it is left in the process"),
     (r"Python 3[\d.]+", "Python 3.12.1"),
 ]
 """What differs from run to run, outside of the folder."""

@@ -258,7 +258,7 @@ pub struct HolderPath {
     /// The last reference points into the block, not to its start.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub interior: bool,
-    /// A remark for the reader: `gc is disabled`, `only unreachable heap memory points to it`.
+    /// A remark for the reader: `gc is disabled`, `only the caching allocator's records point to it`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
     /// This is no path: the blocks were freed, or their holders changed, while they were searched for. Their class means

@@ -47,7 +47,6 @@ use crate::walk::{Pointer, UsualPlaces, Walk};
 use crate::{Block, Error, Options, Stopped};
 
 const ONLY_RECORDS: &str = "only the caching allocator's records point to it";
-const ONLY_UNREACHABLE: &str = "only unreachable heap memory points to it";
 const FROZEN: &str = "gc.collect() frees it only after gc.unfreeze()";
 const ONLY_NUMBER: &str = "held as a number";
 const ONLY_END: &str = "the pointer may be the end of the block before it";
@@ -517,9 +516,9 @@ fn unreached_block(walk: &mut Walk, evidence: &Evidence, records: &Records, bloc
             };
         }
         if walk.graph.reached(walk.copy, chunk.start).is_none() && !walk.contains_object(chunk) {
+            // Memory that nothing reaches is no holder.
             return Explanation {
                 pointer: Some(address),
-                note: Some(ONLY_UNREACHABLE),
                 ..lost
             };
         }
