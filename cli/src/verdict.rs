@@ -204,9 +204,10 @@ pub struct Finding<'v> {
 }
 
 impl<'v> Finding<'v> {
-    /// The first frame with a file below the root, and the file's relative path.
+    /// The call site, or else its first caller with a file below the root, or any frame, and the file's relative path.
     pub fn line_in(&self, root: &SourceRoot) -> Option<(String, &'v Frame<'v>)> {
-        let frames = self.stack.into_iter().flat_map(|stack| stack.shown());
+        let outwards = |stack: &'v CallStack<'v>| stack.site().into_iter().chain(stack.callers()).chain(stack.shown());
+        let frames = self.stack.into_iter().flat_map(outwards);
         let mut found = frames.filter_map(|frame| Some((root.relative(frame.file?)?, frame)));
         found.next()
     }

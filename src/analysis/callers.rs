@@ -12,21 +12,27 @@
 
 use foldhash::HashMap;
 
-use crate::analysis::site::{CallStack, Frame};
+use crate::analysis::site::{CallStack, Frame, file_name};
 
 /// The share of one caller. `None`: the stacks that end here.
 pub type Share<'a, T> = (Option<Frame<'a>>, T);
 
 /// The number of innermost callers that all stacks of a call site share, and the shares of the callers behind them, in the order of
-/// `stacks`; none if the stacks do not part. `add` joins what two stacks hold.
-pub fn shares<'a, T: Copy>(stacks: &[(&CallStack<'a>, T)], add: impl Fn(&mut T, T)) -> (usize, Vec<Share<'a, T>>) {
+/// `stacks`; none if the stacks do not part. `add` joins what two stacks hold. `is_one_build`: lines tell callers of one function apart; in
+/// another build they may have moved.
+pub fn shares<'a, T: Copy>(
+    stacks: &[(&CallStack<'a>, T)],
+    is_one_build: bool,
+    add: impl Fn(&mut T, T),
+) -> (usize, Vec<Share<'a, T>>) {
+    let identity = |frame: &Frame<'a>| identity(frame, is_one_build);
     let Some((first, _)) = stacks.first() else {
         return (0, Vec::new());
     };
     let mut shared: Vec<&Frame> = first.callers().collect();
     for (stack, _) in &stacks[1..] {
         let same = shared.iter().zip(stack.callers());
-        let same = same.take_while(|(a, b)| is_same(a, b)).count();
+        let same = same.take_while(|(a, b)| identity(a) == identity(b)).count();
         shared.truncate(same);
     }
     let mut shares: Vec<Share<T>> = Vec::new();
@@ -45,15 +51,21 @@ pub fn shares<'a, T: Copy>(stacks: &[(&CallStack<'a>, T)], add: impl Fn(&mut T, 
     (shared.len(), shares)
 }
 
-/// What a caller is recognized by: its line, or its code if it has no name.
-fn identity<'a>(frame: &Frame<'a>) -> (Option<&'a str>, Option<&'a str>, Option<u32>, &'a str, u64) {
-    let nameless = frame.function.is_none();
-    let address = if nameless { frame.address } else { 0 };
-    (frame.function, frame.file, frame.line, frame.module_name(), address)
-}
-
-fn is_same(a: &Frame, b: &Frame) -> bool {
-    identity(a) == identity(b)
+/// What a caller is recognized by, wherever it was built: its function and line, or its code if it has no name.
+fn identity<'a>(
+    frame: &Frame<'a>,
+    is_one_build: bool,
+) -> (Option<&'a str>, Option<&'a str>, Option<u32>, &'a str, u64) {
+    let is_code = frame.function.is_none() && !frame.module_name().is_empty();
+    let address = if is_code { frame.address } else { 0 };
+    let line = frame.line.filter(|_| is_one_build);
+    (
+        frame.function,
+        frame.file.map(file_name),
+        line,
+        frame.module_name(),
+        address,
+    )
 }
 
 #[cfg(test)]
@@ -75,7 +87,7 @@ mod tests {
         let snapshot = sample.finish(0, 0);
         let stacks = CallStacks::of(&snapshot);
         let all: Vec<(&CallStack, u64)> = stacks.all().zip([1, 10, 100, 1000]).collect();
-        let (shared, shares) = shares(&all, |sum, more| *sum += more);
+        let (shared, shares) = shares(&all, true, |sum, more| *sum += more);
         let name = |frame: Option<Frame>| frame.map_or_else(String::new, |frame| frame.name());
         (
             shared,

@@ -305,7 +305,7 @@ fn callers<'a>(
         .into_iter()
         .map(|(stack, tally)| (after.get(stack), [Tally::default(), tally]));
     let all: Vec<_> = new.chain(old).collect();
-    let (_, shares) = callers::shares(&all, |sum: &mut [Tally; 2], more| {
+    let (_, shares) = callers::shares(&all, false, |sum: &mut [Tally; 2], more| {
         sum.iter_mut().zip(more).for_each(|(sum, more)| sum.join(more));
     });
     let change = |(caller, [before, after]): Share<'a, [Tally; 2]>| CallerChange { before, after, caller };

@@ -183,7 +183,7 @@ impl Serialize for Fingerprint {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct CallStack<'a> {
-    /// Over module, function and line of each shown frame that is no wrapper.
+    /// Over module, function and line of each shown frame that is no wrapper, or one of the program's own.
     pub fingerprint: Fingerprint,
     /// Without lines, so edits elsewhere in the file do not change it.
     pub loose_fingerprint: Fingerprint,
@@ -238,10 +238,13 @@ impl<'a> CallStack<'a> {
         let visible = visible(&frames);
         let mut exact = Hasher::new();
         let mut loose = Hasher::new();
-        // Stacks that differ in wrappers alone are one, as `emplace_back` and `_M_realloc_insert` of one line.
+        // Stacks that differ in wrappers of libraries alone are one, as `emplace_back` and `_M_realloc_insert` of one line.
         let only_wrappers = !frames.iter().any(|frame| frame.shown() && !frame.is_wrapper());
-        let tells = |frame: &&Frame| visible.shows(frame) && (only_wrappers || !frame.is_wrapper());
-        for frame in frames.iter().filter(tells) {
+        let is_passed_over = |frame: &Frame| frame.is_wrapper() && !role::is_own_wrapper(frame);
+        let tells = |(nth, frame): &(usize, &Frame)| {
+            visible.shows(frame) && (only_wrappers || Some(*nth) == site || !is_passed_over(frame))
+        };
+        for (_, frame) in frames.iter().enumerate().filter(tells) {
             exact.frame(frame, true);
             loose.frame(frame, false);
         }

@@ -18,6 +18,8 @@ targets=("$@")
 jobs=${FUZZ_JOBS:-$(nproc)}
 rounds=$(((${#targets[@]} + jobs - 1) / jobs))
 seconds=$((${FUZZ_SECONDS:-600} / rounds))
+# 0 is no limit.
+[ "$seconds" -gt 0 ] || seconds=1
 folder=$PWD/target/fuzz
 # Each input is a file for a moment.
 temporary=/tmp
@@ -42,6 +44,8 @@ fuzz() { # fuzz TARGET
     local did
     did=$(sed -n 's/^#\([0-9]*\).*DONE *cov: \([0-9]*\) ft: \([0-9]*\) corp: \([0-9]*\).*/\1 inputs, \2 edges, \3 features, corpus of \4/p' "$folder/logs/$1")
     printf '%-14s %s\n' "$1" "${did:-stopped: see $folder/logs/$1}"
+    # Without figures it did not run.
+    [ -n "$did" ] || [ "$code" -ne 0 ] || code=1
     return "$code"
 }
 export -f fuzz

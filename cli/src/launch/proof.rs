@@ -239,8 +239,8 @@ impl Gap {
                     .to_owned()
             }
             Gap::Bypassed => {
-                "a process used CUDA past the preload library: from a library opened with RTLD_DEEPBIND, or by functions that it looked up \
-                 itself; record it with --record audit"
+                "a process used CUDA past the preload library: from a library opened with RTLD_DEEPBIND or in a namespace of dlmopen, or \
+                 by functions that it looked up itself; record it with --record audit"
                     .to_owned()
             }
             Gap::NotLoaded => {

@@ -52,11 +52,15 @@ pub fn destroys_context(_: Api, real: impl FnOnce() -> i32, handle: impl Word) -
         Some((recording, recording.now()))
     })
     .flatten();
+    // Before the call, since the handle may name another context after it.
+    let attaches = take_attaches(handle.word());
     let result = destroys_object(Kind::Context, handle.word(), real);
+    if result != 0 {
+        add_attaches(handle.word(), attaches);
+    }
     if result == 0
         && let Some((recording, before)) = known
     {
-        forget_attaches(handle.word());
         recorder::quietly(|| {
             // Another thread may already have a new context under the same handle, which stays.
             for context in recording.contexts_until(handle.word(), before) {
@@ -77,15 +81,19 @@ pub unsafe fn attaches_context<T: Word>(_: Api, real: impl FnOnce() -> i32, out:
     if result == 0 {
         // SAFETY: read only after success.
         let handle = unsafe { read(out) };
-        let slot = ATTACHED
-            .iter()
-            .find(|(of, count)| of.load(Relaxed) == handle || count.load(Relaxed) == 0);
-        if let Some((of, count)) = slot {
-            of.store(handle, Relaxed);
-            count.fetch_add(1, Relaxed);
-        }
+        add_attaches(handle, 1);
     }
     result
+}
+
+fn add_attaches(handle: u64, attaches: u32) {
+    let slot = ATTACHED
+        .iter()
+        .find(|(of, count)| of.load(Relaxed) == handle || count.load(Relaxed) == 0);
+    if let Some((of, count)) = slot.filter(|_| attaches > 0) {
+        of.store(handle, Relaxed);
+        count.fetch_add(attaches, Relaxed);
+    }
 }
 
 /// Undoes a `cuCtxAttach`, or destroys the context if there was none.
@@ -105,13 +113,10 @@ fn undo_attach(handle: u64) -> bool {
     of_handle.any(|(_, count)| take(count).is_ok())
 }
 
-/// A context was destroyed. Its handle may be that of another one later.
-fn forget_attaches(handle: u64) {
-    for (of, count) in &ATTACHED {
-        if of.load(Relaxed) == handle {
-            count.store(0, Relaxed);
-        }
-    }
+/// Takes all from the count of a context.
+fn take_attaches(handle: u64) -> u32 {
+    let of_handle = ATTACHED.iter().filter(|(of, _)| of.load(Relaxed) == handle);
+    of_handle.map(|(_, count)| count.swap(0, Relaxed)).sum()
 }
 
 /// # Safety

@@ -367,7 +367,7 @@ fn row<'a>(
 /// Adds the callers that all stacks share, and the shares of those at which they part.
 fn name_callers<'a>(row: &mut Row<'a>, stacks: &CallStacks<'a>) {
     let all = row.by_stack.iter().map(|(stack, tally)| (stacks.get(*stack), *tally));
-    let (shared, mut shares) = callers::shares(&all.collect::<Vec<_>>(), |sum: &mut Tally, more| sum.join(more));
+    let (shared, mut shares) = callers::shares(&all.collect::<Vec<_>>(), true, |sum: &mut Tally, more| sum.join(more));
     shares.sort_by_key(|(_, tally)| std::cmp::Reverse((tally.bytes, tally.count)));
     (row.shared_callers, row.callers_in_all) = (shared, shares.len());
     shares.truncate(CALLERS_KEPT);

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! A word of the program's own (`alloc_kv_cache`, `Model::Model`, `RingBuffer::grow`) says what the memory is for, so the function is no
-//! wrapper; nor is a C++ function without parameters that is in no class, because it chooses the size itself. culeak.toml names
+//! wrapper; nor is a C++ function without parameters that is in no container, because it chooses the size itself. culeak.toml names
 //! other wrappers, and functions that are none.
 
 use super::Frame;
@@ -50,7 +50,7 @@ pub(super) fn is_one(frame: &Frame) -> bool {
     {
         return true;
     }
-    let chooses_size = class.is_none() && function.ends_with("()");
+    let chooses_size = class.is_none() && ["()", "() const"].iter().any(|end| function.ends_with(end));
     !chooses_size && allocates(own)
 }
 
