@@ -25,7 +25,7 @@ def use(number=0):
     assert driver.cuCtxSetCurrent(context) == 0
 
 
-def allocate(size):
+def occupy(size):
     address = ctypes.c_uint64()
     assert driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size)) == 0
     return address.value
@@ -49,7 +49,7 @@ class Tensor:
     """Freed with the object, like a framework's tensor."""
 
     def __init__(self, size):
-        self.address = allocate(size)
+        self.address = occupy(size)
 
     def __del__(self):
         free(self.address)

@@ -17,13 +17,13 @@ def test_memory_that_outlives_its_test_fails_it_with_the_lines_that_allocated_it
         run,
         """
         import pytest
-        from gpu import allocate
+        from gpu import occupy
 
         cache = []
 
         def fill(blocks):
             for _ in range(blocks):
-                cache.append(allocate(1 << 20))
+                cache.append(occupy(1 << 20))
 
         @pytest.mark.limit_gpu_leaks("2 MiB")
         def test_fills():
@@ -34,7 +34,7 @@ def test_memory_that_outlives_its_test_fails_it_with_the_lines_that_allocated_it
         "    test_it.py:12: in test_fills",
         "        fill(3)",
         "    test_it.py:8: in fill",
-        "        cache.append(allocate(1 << 20))",
+        "        cache.append(occupy(1 << 20))",
     )
 
 
@@ -43,18 +43,18 @@ def test_every_stack_of_a_line_is_listed(run):
         run,
         """
         import pytest
-        from gpu import allocate
+        from gpu import occupy
 
         @pytest.mark.limit_gpu_leaks("1 MiB")
         def test_two_ways():
-            allocate(1 << 20)
-            allocate(2 << 20)
+            occupy(1 << 20)
+            occupy(2 << 20)
         """,
         "3 MiB in 2 blocks (device, GPU 0)",
         "  2 MiB in 1 block of them",
-        "        allocate(2 << 20)",
+        "        occupy(2 << 20)",
         "  1 MiB in 1 block of them",
-        "        allocate(1 << 20)",
+        "        occupy(1 << 20)",
     )
 
 
@@ -62,15 +62,15 @@ def test_exactly_the_limit_passes(run):
     result = run(
         """
         import pytest
-        from gpu import allocate
+        from gpu import occupy
 
         @pytest.mark.limit_gpu_leaks("1 MiB")
         def test_leaks_a_little():
-            allocate(1 << 20)
+            occupy(1 << 20)
 
         @pytest.mark.limit_gpu_leaks(0)
         def test_leaks_more():
-            allocate(1)
+            occupy(1)
         """,
         "--culeak",
     )
@@ -82,7 +82,7 @@ def test_memory_of_other_tests_and_of_fixtures_does_not_count(run):
     result = run(
         """
         import pytest
-        from gpu import Tensor, allocate, free
+        from gpu import Tensor, occupy, free
 
         kept = []
 
@@ -91,7 +91,7 @@ def test_memory_of_other_tests_and_of_fixtures_does_not_count(run):
             return Tensor(1 << 20)
 
         def test_leaks_without_a_limit():
-            kept.append(allocate(4096))
+            kept.append(occupy(4096))
 
         @pytest.mark.limit_gpu_leaks(0)
         def test_uses(model):
@@ -125,7 +125,7 @@ def test_garbage_cycles_are_no_leak(run):
 def test_warm_ups_fill_caches_before_the_measurement(run):
     source = """
         import pytest
-        from gpu import allocate
+        from gpu import occupy
 
         cache = {}
         runs = []
@@ -137,7 +137,7 @@ def test_warm_ups_fill_caches_before_the_measurement(run):
         @pytest.mark.limit_gpu_leaks(0%s)
         def test_looks_up(name):
             runs.append(name)
-            cache.setdefault(name, len(cache) or allocate(1 << 20))
+            cache.setdefault(name, len(cache) or occupy(1 << 20))
 
         def test_ran():
             assert len(runs) == %d
@@ -184,13 +184,13 @@ def test_both_devices_count_together(run):
         run,
         """
         import pytest
-        from gpu import allocate, use
+        from gpu import occupy, use
 
         @pytest.mark.limit_gpu_memory("3000 B")
         def test_two():
-            allocate(2000)
+            occupy(2000)
             use(1)
-            allocate(2000)
+            occupy(2000)
         """,
         "GPU memory needed: 3.9 KiB at once, allowed 2.9 KiB",
     )
@@ -217,12 +217,12 @@ def test_an_expected_leak_is_an_expected_failure(run):
     result = run(
         """
         import pytest
-        from gpu import allocate
+        from gpu import occupy
 
         @pytest.mark.xfail
         @pytest.mark.limit_gpu_leaks(0)
         def test_leaks():
-            allocate(1)
+            occupy(1)
         """,
         "--culeak",
     )
@@ -234,10 +234,10 @@ def test_suppressed_sites_are_no_leak(run, pytester):
     result = run(
         """
         import pytest
-        from gpu import allocate
+        from gpu import occupy
 
         def known_leak():
-            allocate(1 << 20)
+            occupy(1 << 20)
 
         @pytest.mark.limit_gpu_leaks(0)
         def test_known():
@@ -246,7 +246,7 @@ def test_suppressed_sites_are_no_leak(run, pytester):
         @pytest.mark.limit_gpu_leaks(0)
         def test_both():
             known_leak()
-            allocate(1)
+            occupy(1)
         """,
         "--culeak",
         "--culeak-suppressions=known.supp",
@@ -258,11 +258,11 @@ def test_suppressed_sites_are_no_leak(run, pytester):
 def test_every_test_can_be_limited(run):
     source = """
         import unittest
-        from gpu import allocate
+        from gpu import occupy
 
         class TestCase(unittest.TestCase):
             def test_leaks(self):
-                allocate(1 << 20)
+                occupy(1 << 20)
         """
     run(source, "--culeak", "--culeak-allow", "1KiB").assert_outcomes(failed=1)
     run(source, "--culeak", "--culeak-allow", "1MiB").assert_outcomes(passed=1)
@@ -321,13 +321,13 @@ def test_a_failure_says_what_holds_the_memory(run):
     result = run(
         """
         import pytest
-        from gpu import allocate
+        from gpu import occupy
 
         cache = []
 
         def fill(blocks):
             for _ in range(blocks):
-                cache.append(allocate(1 << 20))
+                cache.append(occupy(1 << 20))
 
         @pytest.mark.limit_gpu_leaks("2 MiB")
         def test_fills():
@@ -337,7 +337,7 @@ def test_a_failure_says_what_holds_the_memory(run):
         "--culeak-why",
     )
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["        cache.append(allocate(1 << 20))", "  held by test_it.cache (list of 3)*"])
+    result.stdout.fnmatch_lines(["        cache.append(occupy(1 << 20))", "  held by test_it.cache (list of 3)*"])
 
 
 OBJECTS = """
@@ -380,7 +380,7 @@ def test_objects_that_outlive_their_test_fail_it_with_the_line_that_created_them
 def test_every_test_can_have_a_limit_of_objects(run):
     source = """
         import pytest
-        from gpu import allocate, stream
+        from gpu import occupy, stream
 
         def test_leaves_a_stream():
             stream()
@@ -402,12 +402,12 @@ def test_memory_and_objects_fail_with_both_reasons(run):
         run,
         """
         import pytest
-        from gpu import allocate, stream
+        from gpu import occupy, stream
 
         @pytest.mark.limit_gpu_leaks(0)
         @pytest.mark.limit_gpu_objects(stream=0)
         def test_both():
-            allocate(1 << 20)
+            occupy(1 << 20)
             stream()
         """,
         "GPU memory left behind: 1 MiB in 1 block, allowed 0 B",
@@ -483,10 +483,10 @@ def test_a_test_whose_allocations_could_not_be_recorded_does_not_pass(run):
         """
         import resource
         import pytest
-        from gpu import allocate, free
+        from gpu import occupy, free
 
         def allocates_much():
-            for address in [allocate(16) for _ in range(70000)]:
+            for address in [occupy(16) for _ in range(70000)]:
                 free(address)
 
         @pytest.mark.limit_gpu_leaks("1 GiB")
@@ -500,10 +500,10 @@ def test_a_test_whose_allocations_could_not_be_recorded_does_not_pass(run):
 
         @pytest.mark.limit_gpu_leaks("1 GiB")
         def test_that_leaves_memory_later():
-            allocate(100)
+            occupy(100)
 
         def test_without_a_limit():
-            allocate(100)
+            occupy(100)
         """,
         "--culeak",
     )

@@ -5,7 +5,7 @@ import pytest
 SCENARIO = """
     import culeak
     import pytest
-    from gpu import Tensor, allocate
+    from gpu import Tensor, occupy
 
     cache = {}
     requests = []

@@ -9,7 +9,7 @@ import pytest
 
 LEAKY = """
 import pytest
-from gpu import Tensor, allocate
+from gpu import Tensor, occupy
 
 def test_clean():
     Tensor(1 << 20)
@@ -17,7 +17,7 @@ def test_clean():
 @pytest.mark.parametrize("blocks", [1, 2])
 def test_leaks(blocks):
     for _ in range(blocks):
-        allocate(1 << 20)
+        occupy(1 << 20)
 
 def test_no_gpu_at_all():
     pass
@@ -45,11 +45,11 @@ def test_every_test_has_a_record(run, pytester):
     assert [device["device"] for device in second["devices"]] == [0]
     assert second["outcome"] == "passed" and second["leaked_bytes"] == 2 << 20
     (site,) = second["sites"]
-    assert (site["bytes"], site["blocks"], site["label"], site["place"]) == (2 << 20, 2, "allocate", "gpu.py:17")
-    assert [(frame["function"], frame["line"]) for frame in site["stacks"][0]["frames"]] == [("test_leaks", 10), ("allocate", 17)]
+    assert (site["bytes"], site["blocks"], site["label"], site["place"]) == (2 << 20, 2, "occupy", "gpu.py:17")
+    assert [(frame["function"], frame["line"]) for frame in site["stacks"][0]["frames"]] == [("test_leaks", 10), ("occupy", 17)]
     text = (pytester.path / "out.xml").read_text()
     assert '<property name="culeak_left_bytes" value="2097152" />' in text
-    assert "2 MiB in 2 blocks  allocate  gpu.py:17" in text
+    assert "2 MiB in 2 blocks  occupy  gpu.py:17" in text
 
 
 def test_the_summary_names_the_tests_that_left_most(run):
@@ -59,7 +59,7 @@ def test_the_summary_names_the_tests_that_left_most(run):
             "*= GPU memory (culeak) =*",
             "      left     needed  test",
             "     2 MiB      2 MiB  test_it.py::test_leaks[[]2[]]",
-            "                         2 MiB in 2 blocks  allocate  gpu.py:17",
+            "                         2 MiB in 2 blocks  occupy  gpu.py:17",
             "     1 MiB      1 MiB  test_it.py::test_leaks[[]1[]]",
             "1 more not shown; 2 of 4 tests left 3 MiB; the most at once was 2 MiB, in test_it.py::test_leaks[[]2[]]",
         ]
@@ -76,13 +76,13 @@ def test_workers_measure_their_own_tests(run, pytester):
     pytest.importorskip("xdist", reason="pytest-xdist is not installed")
     source = """
         import pytest
-        from gpu import allocate
+        from gpu import occupy
 
         @pytest.mark.limit_gpu_leaks("1 MiB")
         @pytest.mark.parametrize("blocks", [1, 2, 1, 2, 1, 2])
         def test_leaks(blocks, worker_id):
             for _ in range(blocks):
-                allocate(1 << 20)
+                occupy(1 << 20)
         """
     result = run(source, "--culeak", "-n2", "--culeak-out=out.jsonl", "--culeak-recordings=kept")
     result.assert_outcomes(passed=3, failed=3)
