@@ -276,7 +276,7 @@ fn compared<'a>((old, new): Sides<'a>, stacks: &[CallStacks<'a>; 2], by: By, mov
     both.extend(old.into_iter().filter(Option::is_some).map(|row| (row, None)));
     let rows = both.into_iter().map(|(old, new)| {
         let mut callers = match by {
-            By::Site => callers(&old, &new, stacks),
+            By::Site => callers(old.as_ref(), new.as_ref(), stacks),
             _ => Vec::new(),
         };
         let callers_in_all = callers.len();
@@ -293,17 +293,15 @@ fn compared<'a>((old, new): Sides<'a>, stacks: &[CallStacks<'a>; 2], by: By, mov
 
 /// What changed through each caller at which the stacks of both sides part.
 fn callers<'a>(
-    old: &Option<Row<'a>>,
-    new: &Option<Row<'a>>,
+    old: Option<&Row<'a>>,
+    new: Option<&Row<'a>>,
     [before, after]: &[CallStacks<'a>; 2],
 ) -> Vec<CallerChange<'a>> {
-    let of = |row: &Option<Row<'a>>| row.as_ref().map(|row| row.by_stack.clone()).unwrap_or_default();
-    let old = of(old)
-        .into_iter()
-        .map(|(stack, tally)| (before.get(stack), [tally, Tally::default()]));
-    let new = of(new)
-        .into_iter()
-        .map(|(stack, tally)| (after.get(stack), [Tally::default(), tally]));
+    let none = Tally::default();
+    let old = old.into_iter().flat_map(|row| &row.by_stack);
+    let old = old.map(|(stack, tally)| (before.get(*stack), [*tally, none]));
+    let new = new.into_iter().flat_map(|row| &row.by_stack);
+    let new = new.map(|(stack, tally)| (after.get(*stack), [none, *tally]));
     let all: Vec<_> = new.chain(old).collect();
     let (_, shares) = callers::shares(&all, false, |sum: &mut [Tally; 2], more| {
         sum.iter_mut().zip(more).for_each(|(sum, more)| sum.join(more));

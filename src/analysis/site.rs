@@ -86,6 +86,9 @@ pub struct Frame<'a> {
     /// Address in the module's file, or in the process if there is no module.
     pub address: u64,
     pub role: Role,
+    /// It is the program's own code, and a wrapper for its name alone.
+    #[serde(skip)]
+    pub named_as_wrapper: bool,
 }
 
 impl<'a> Frame<'a> {
@@ -138,6 +141,10 @@ impl<'a> Frame<'a> {
 
     fn is_wrapper(&self) -> bool {
         self.role == Role::Wrapper
+    }
+
+    fn is_own_wrapper(&self) -> bool {
+        self.is_wrapper() && self.named_as_wrapper
     }
 
     fn shown(&self) -> bool {
@@ -240,7 +247,7 @@ impl<'a> CallStack<'a> {
         let mut loose = Hasher::new();
         // Stacks that differ in wrappers of libraries alone are one, as `emplace_back` and `_M_realloc_insert` of one line.
         let only_wrappers = !frames.iter().any(|frame| frame.shown() && !frame.is_wrapper());
-        let is_passed_over = |frame: &Frame| frame.is_wrapper() && !role::is_own_wrapper(frame);
+        let is_passed_over = |frame: &Frame| frame.is_wrapper() && !frame.is_own_wrapper();
         let tells = |(nth, frame): &(usize, &Frame)| {
             visible.shows(frame) && (only_wrappers || Some(*nth) == site || !is_passed_over(frame))
         };
@@ -310,7 +317,7 @@ impl<'a> CallStack<'a> {
     /// The program's own wrappers that the call site requested the memory through, innermost first.
     pub fn wrappers(&self) -> impl Iterator<Item = &Frame<'a>> {
         let inner = self.site.map_or(&[][..], |site| &self.frames[..site]);
-        inner.iter().filter(|frame| role::is_own_wrapper(frame))
+        inner.iter().filter(|frame| frame.is_own_wrapper())
     }
 
     /// The frames of the default view as lines: a run of lines of one library is one, if the user's own code is beside it.
@@ -477,6 +484,7 @@ fn expand<'a>(snapshot: &'a Snapshot, location: &'a Location, tensors_recorded: 
         module,
         address: location.address,
         role: Role::User,
+        named_as_wrapper: false,
     };
     let mut frames: Vec<Frame> = location
         .symbols
@@ -493,22 +501,26 @@ fn expand<'a>(snapshot: &'a Snapshot, location: &'a Location, tensors_recorded: 
         frames.push(bare);
     }
     if location.is_gradient() {
-        let line = |role| move |frame: &&Frame| role::of(frame) == role;
+        let line = |role| move |frame: &&Frame| role::of(frame).0 == role;
         let innermost = |role| frames.iter().find(line(role)).copied();
         let line = innermost(Role::User).or_else(|| innermost(Role::Library));
         frames = vec![line.unwrap_or(frames[0])];
     }
-    let known = frames.into_iter().map(|frame| Expanded {
-        end: below_main::end(&frame),
-        allocator: origin::caching_allocator(&frame, tensors_recorded),
-        frame: Frame {
-            role: match frame.is_gradient() {
-                true => Role::Operator,
-                false => role::of(&frame),
+    let known = frames.into_iter().map(|frame| {
+        let (role, named_as_wrapper) = match frame.is_gradient() {
+            true => (Role::Operator, false),
+            false => role::of(&frame),
+        };
+        Expanded {
+            end: below_main::end(&frame),
+            allocator: origin::caching_allocator(&frame, tensors_recorded),
+            frame: Frame {
+                role,
+                named_as_wrapper,
+                function: frame.function.map(role::short),
+                ..frame
             },
-            function: frame.function.map(role::short),
-            ..frame
-        },
+        }
     });
     known.collect()
 }

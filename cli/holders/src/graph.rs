@@ -64,7 +64,7 @@ impl Edge {
         Edge((kind as u32) << INDEX_BITS | index)
     }
 
-    /// That of the word at this place of an object or of native memory.
+    /// From the word at this place of an object or of native memory.
     pub fn word(place: u64) -> Edge {
         Edge::new(EdgeKind::Word, place)
     }

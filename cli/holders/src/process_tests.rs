@@ -35,7 +35,9 @@ impl Victim {
 
     /// Starts a program, which prints a line when it is ready.
     pub fn start(program: &Path) -> Victim {
+        // Cargo's has the preload library, once it was built, before those of the program's own folder.
         let mut child = Command::new(program)
+            .env_remove("LD_LIBRARY_PATH")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -396,7 +396,7 @@ fn size<'de, D: Deserializer<'de>>(value: D) -> Result<Option<u64>, D::Error> {
     Size::deserialize(value)?.bytes().map(Some).map_err(D::Error::custom)
 }
 
-/// Patterns of wrappers, and after `!` of what is none.
+/// Patterns of wrappers and, after `!`, of functions that are none.
 fn wrappers<'de, D: Deserializer<'de>>(from: D) -> Result<Wrappers, D::Error> {
     let mut wrappers = Wrappers::default();
     for text in Vec::<String>::deserialize(from)? {

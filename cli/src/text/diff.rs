@@ -254,8 +254,12 @@ fn callers_apart(row: &DiffRow, page: &mut Document) {
         let (bytes, count) = (of.bytes_delta(), of.count_delta());
         page.indented(12, dim(format!("← {caller}: {}", sizes(of.after, bytes, count))));
     }
-    let kept = row.callers_in_all - row.callers.len();
-    let more = changed.len().saturating_sub(CALLERS_SHOWN) + kept;
+    // The largest changes are kept: beyond one that did not change, none did.
+    let beyond = match changed.len() == row.callers.len() {
+        true => row.callers_in_all - row.callers.len(),
+        false => 0,
+    };
+    let more = changed.len().saturating_sub(CALLERS_SHOWN) + beyond;
     page.more_at(12, more, "caller", "; --by stack shows each");
 }
 

@@ -16,12 +16,8 @@ const WIDEST: usize = 1200;
 
 pub fn write(profile: &Profile, tree: &Tree, detail: Detail, page: &mut Document) {
     let total = tree.root().sums.now;
-    let numbers = |Both {
-                       now: tally,
-                       is_estimate,
-                       ..
-                   }: Both| {
-        let about = parts::about(is_estimate);
+    let numbers = |sums: Both| {
+        let (tally, about) = (sums.now, parts::about(sums.is_estimate));
         vec![
             Cell::Number(format!("{about}{}", units::bytes(tally.bytes))),
             Cell::Number(percent(tally.bytes, total.bytes)),

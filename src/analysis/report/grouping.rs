@@ -375,7 +375,7 @@ fn name_callers<'a>(row: &mut Row<'a>, stacks: &CallStacks<'a>) {
     row.callers = shares.into_iter().map(caller).collect();
 }
 
-/// The smallest block. Claims hold no memory, so they have a size only where there is no block.
+/// The smallest block; 0 of claims alone, which hold no memory.
 fn smallest(members: &[&Group]) -> u64 {
     let blocks = members.iter().filter(|group| group.call.kind.place() != Place::Nowhere);
     blocks.map(|group| group.smallest).min().unwrap_or(0)

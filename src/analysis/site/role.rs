@@ -13,20 +13,16 @@ use crate::analysis::suppressions::Pattern;
 use crate::cuda_functions::Api;
 use crate::snapshot::GRADIENT_OF;
 
-pub(super) fn of(frame: &Frame) -> Role {
+/// The role, and whether the program's own code is a wrapper for its name alone.
+pub(super) fn of(frame: &Frame) -> (Role, bool) {
     match by_lists(frame) {
         role @ (Role::User | Role::Library) => match named(frame) {
-            Some(true) => Role::Wrapper,
-            None if role == Role::User && wrapper::is_one(frame) => Role::Wrapper,
-            _ => role,
+            Some(true) => (Role::Wrapper, false),
+            None if role == Role::User && wrapper::is_one(frame) => (Role::Wrapper, true),
+            _ => (role, false),
         },
-        role => role,
+        role => (role, false),
     }
-}
-
-/// Whether it is the program's own code that is called a wrapper for its name alone.
-pub(super) fn is_own_wrapper(frame: &Frame) -> bool {
-    frame.role == Role::Wrapper && named(frame).is_none() && by_lists(frame) == Role::User
 }
 
 /// What the user calls wrappers: code that requests memory for its callers, so that a caller is the call site.

@@ -44,34 +44,27 @@ pub(super) fn is_one(frame: &Frame) -> bool {
     let separator = if frame.is_python() { "." } else { "::" };
     let mut parts = name.rsplit(separator);
     let own = parts.next().unwrap_or_default();
-    let class = parts.next().filter(|class| is_container(class));
+    let class = parts.next().filter(|class| is_made_of(CONTAINERS, class));
     if let Some(class) = class
         && (own == class || grows(own))
     {
         return true;
     }
     let chooses_size = class.is_none() && ["()", "() const"].iter().any(|end| function.ends_with(end));
-    !chooses_size && allocates(own)
-}
-
-fn is_container(class: &str) -> bool {
-    let mut found = false;
-    let known = each_word(class, |word| {
-        found |= is_in(CONTAINERS, word);
-        is_in(CONTAINERS, word) || is_in(GENERAL, word)
-    });
-    known && found
+    !chooses_size && is_made_of(ALLOCATES, own)
 }
 
 fn grows(function: &str) -> bool {
     function == "operator=" || each_word(function, |word| is_in(GROWS, word) || is_in(GENERAL, word))
 }
 
-fn allocates(function: &str) -> bool {
+/// Whether each word of a name is one of these or a general one, and one of these is there.
+fn is_made_of(words: &str, name: &str) -> bool {
     let mut found = false;
-    let known = each_word(function, |word| {
-        found |= is_in(ALLOCATES, word);
-        is_in(ALLOCATES, word) || is_in(GENERAL, word)
+    let known = each_word(name, |word| {
+        let is_one = is_in(words, word);
+        found |= is_one;
+        is_one || is_in(GENERAL, word)
     });
     known && found
 }
