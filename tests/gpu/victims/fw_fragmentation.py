@@ -11,7 +11,11 @@
     fw_fragmentation.py recomputed a transformer whose layers are computed again in backward
     fw_fragmentation.py streams    two streams that allocate in turns
     fw_fragmentation.py pins       blocks of 2 MiB, each of which keeps a segment of 64 MiB
-    fw_fragmentation.py repaired   the same without the line that keeps the blocks
+    fw_fragmentation.py losses     blocks of 64 KiB, each of which keeps a segment of the small pool
+    fw_fragmentation.py prefixes   a block of 8 MiB of each request, which keeps a segment of 20 MiB
+    fw_fragmentation.py pairs      blocks of two lines, which keep segments of 48 MiB together
+    fw_fragmentation.py growing    notes between the copies of a buffer that grows
+Without the line that keeps the blocks: a second argument, `repaired`.
 """
 
 import random
@@ -23,11 +27,12 @@ from printing import fact, leave
 
 MIB = 1 << 20
 SEGMENTS = 16
+BYTES = {"dtype": torch.uint8, "device": "cuda"}
 kept = []
 
 
 def block(mib):
-    return torch.empty(int(mib * MIB), dtype=torch.uint8, device="cuda")
+    return torch.empty(int(mib * MIB), **BYTES)
 
 
 def train(random):
@@ -182,30 +187,68 @@ def streams(random):
         del first, second
 
 
-def keep_state():
-    return torch.empty(2 * MIB, dtype=torch.uint8, device="cuda")  # site: fragmentation_pin
-
-
 def pins(keeps):
     work = []
     for _ in range(SEGMENTS):
         segment = block(64)
         del segment
-        state = keep_state()
+        state = torch.empty(2 * MIB, **BYTES)  # site: fragmentation_pin
         # The rest of the segment, so that the next round takes another one.
         work.append(block(62))
         if keeps:
             kept.append(state)
-        del state
-    work.clear()
+
+
+def losses(keeps):
+    work = []
+    for _ in range(SEGMENTS):
+        work += [block(1 / 16) for _ in range(31)]
+        if keeps:
+            kept.append(torch.empty(MIB // 16, **BYTES))  # site: fragmentation_loss
+
+
+def prefixes(keeps):
+    caches = []
+    for _ in range(SEGMENTS):
+        caches += [block(8) for _ in range(5)]
+        if keeps:
+            kept.append(torch.empty(8 * MIB, **BYTES))  # site: fragmentation_prefix
+
+
+def pairs(keeps):
+    work = []
+    for _ in range(SEGMENTS):
+        segment = block(48)
+        del segment
+        if keeps:
+            kept.append(torch.empty(4 * MIB, **BYTES))  # site: fragmentation_first
+            kept.append(torch.empty(6 * MIB, **BYTES))  # site: fragmentation_second
+        work.append(block(38))
+
+
+def growing(keeps):
+    buffer = block(32)
+    for nth in range(SEGMENTS):
+        larger = block(64 + 32 * nth)
+        buffer = larger
+        if keeps:
+            kept.append(torch.empty(12 * MIB, **BYTES))  # site: fragmentation_note
+
+
+PLANTED = (pins, losses, prefixes, pairs, growing)
+
+
+def plant(run, keeps):
+    run(keeps)
     torch.cuda.empty_cache()
     fact("reserved", torch.cuda.memory_reserved())
     fact("allocated", torch.cuda.memory_allocated())
 
 
 mode = sys.argv[1]
-if mode in ("pins", "repaired"):
-    pins(mode == "pins")
+planted = {run.__name__: run for run in PLANTED}.get(mode)
+if planted:
+    plant(planted, sys.argv[2:] != ["repaired"])
 else:
     torch.manual_seed(0)
     RUNS = (train, attention, cache, language, pictures, unet, experts, generate, recomputed, streams)
