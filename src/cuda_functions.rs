@@ -139,14 +139,14 @@ macro_rules! driver_functions {
             cuGraphExecDestroy = cuGraphExecDestroy (exec: CUgraphExec) => destroys_exec(exec);
             cuGraphDestroy = cuGraphDestroy (graph: CUgraph) => destroys_graph(graph);
             cuDeviceGraphMemTrim = cuDeviceGraphMemTrim (device: CUdevice) => observes();
-            cuStreamBeginCapture = none (stream: CUstream) => begins_capture();
-            cuStreamBeginCapture_ptsz = none (stream: CUstream) => begins_capture();
-            cuStreamBeginCapture_v2 = cuStreamBeginCapture_v2 (stream: CUstream, mode: Enum<CUstreamCaptureMode>) => begins_capture();
-            cuStreamBeginCapture_v2_ptsz = cuStreamBeginCapture_v2 (stream: CUstream, mode: Enum<CUstreamCaptureMode>) => begins_capture();
-            cuStreamBeginCaptureToGraph = cuStreamBeginCaptureToGraph (stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const CUgraphEdgeData, count: usize, mode: Enum<CUstreamCaptureMode>) => begins_capture();
-            cuStreamBeginCaptureToGraph_ptsz = cuStreamBeginCaptureToGraph (stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const CUgraphEdgeData, count: usize, mode: Enum<CUstreamCaptureMode>) => begins_capture();
+            cuStreamBeginCapture = none (stream: CUstream) => begins_capture(stream, Legacy);
+            cuStreamBeginCapture_ptsz = none (stream: CUstream) => begins_capture(stream, PerThread);
+            cuStreamBeginCapture_v2 = cuStreamBeginCapture_v2 (stream: CUstream, mode: Enum<CUstreamCaptureMode>) => begins_capture(stream, Legacy);
+            cuStreamBeginCapture_v2_ptsz = cuStreamBeginCapture_v2 (stream: CUstream, mode: Enum<CUstreamCaptureMode>) => begins_capture(stream, PerThread);
+            cuStreamBeginCaptureToGraph = cuStreamBeginCaptureToGraph (stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const CUgraphEdgeData, count: usize, mode: Enum<CUstreamCaptureMode>) => begins_capture_to_graph();
+            cuStreamBeginCaptureToGraph_ptsz = cuStreamBeginCaptureToGraph (stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const CUgraphEdgeData, count: usize, mode: Enum<CUstreamCaptureMode>) => begins_capture_to_graph();
             // A recapture repeats the memory nodes that the graph has.
-            cuStreamBeginRecaptureToGraph = cuStreamBeginRecaptureToGraph (stream: CUstream, mode: Enum<CUstreamCaptureMode>, graph: CUgraph, callback: CUgraphRecaptureCallback, data: *mut c_void) => begins_capture();
+            cuStreamBeginRecaptureToGraph = cuStreamBeginRecaptureToGraph (stream: CUstream, mode: Enum<CUstreamCaptureMode>, graph: CUgraph, callback: CUgraphRecaptureCallback, data: *mut c_void) => begins_capture_to_graph();
             cuStreamEndCapture = cuStreamEndCapture (stream: CUstream, graph: *mut CUgraph) => ends_capture(stream, graph, Legacy);
             cuStreamEndCapture_ptsz = cuStreamEndCapture (stream: CUstream, graph: *mut CUgraph) => ends_capture(stream, graph, PerThread);
 

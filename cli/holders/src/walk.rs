@@ -55,6 +55,9 @@ const CONTEXT: u8 = 8;
 /// An unnamed chunk in a process with PyTorch or JAX, whose classes have names: its words are often stale.
 const UNNAMED: u8 = 4;
 
+/// Any number may lead into a block of that many bytes, such as a pool that is most of the device's memory.
+const WIDE: u64 = 1 << 30;
+
 /// Edges to one block that are kept.
 const EDGES_PER_BLOCK: u16 = 4096;
 
@@ -525,7 +528,8 @@ impl<'w, 's> Walk<'w, 's> {
                 NodeKind::Root => false,
             };
         let is_end = holds && !interior && self.may_be_end(from, edge, block);
-        let weak = self.graph.is_weak(from) || is_end;
+        let is_chance = interior && edge.kind() == EdgeKind::Word && self.index.block(block).bytes >= WIDE;
+        let weak = self.graph.is_weak(from) || is_end || is_chance;
         let pointer = Pointer {
             node: from,
             edge,

@@ -158,6 +158,9 @@ fn a_program_without_python_holds_by_globals_stacks_and_chains() {
     assert_eq!(holders.search.python, None);
     assert!(running.path(&holders, "interior").interior);
     assert!(!running.path(&holders, "global").interior);
+    for (label, possibly) in [("interior", false), ("wide-interior", true)] {
+        assert_eq!(running.path(&holders, label).possibly, possibly, "{label}");
+    }
     for label in ["leaked-chunk", "freed-chunk", "forgotten"] {
         assert_eq!(running.path(&holders, label).note, None, "{label}");
     }

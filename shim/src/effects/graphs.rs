@@ -118,7 +118,19 @@ pub fn destroys_graph(_: Api, real: impl FnOnce() -> i32, graph: impl Word) -> i
     result
 }
 
-pub fn begins_capture(_: Api, real: impl FnOnce() -> i32) -> i32 {
+/// The new graph may have the handle of one that an invalidated capture left, which the driver has destroyed without a call.
+pub fn begins_capture(api: Api, real: impl FnOnce() -> i32, stream: impl Word, null: NullStream) -> i32 {
+    let result = begins_capture_to_graph(api, real);
+    if result == 0
+        && nodes::exist()
+        && let Some(graph) = nodes::captured_into(stream.word(), null == PerThread)
+    {
+        nodes::graph_destroyed(graph);
+    }
+    result
+}
+
+pub fn begins_capture_to_graph(_: Api, real: impl FnOnce() -> i32) -> i32 {
     let result = real();
     if result == 0 {
         nodes::capture_began();

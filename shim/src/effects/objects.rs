@@ -44,6 +44,10 @@ unsafe fn record_object<T: Word>(result: i32, out: *mut T, event: &AllocationEve
 /// `out` is the call's own out-parameter (here and below).
 pub unsafe fn creates<T: Word>(api: Api, real: impl FnOnce() -> i32, kind: Kind, out: *mut T) -> i32 {
     let result = real();
+    if result == 0 && kind == Kind::GraphObject && nodes::exist() {
+        // Its handle may be that of one which an invalidated capture left. SAFETY: read only after success.
+        nodes::graph_destroyed(unsafe { read(out) });
+    }
     // SAFETY: the same condition.
     unsafe { record_object(result, out, &object(api, kind)) }
 }

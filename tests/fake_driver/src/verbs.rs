@@ -248,10 +248,10 @@ macro_rules! behaviour {
     (begins_capture $name:ident [$stream:ident $mode:ident] $($what:tt)*) => {
         driving!($name, |driver| driver.begin_capture($stream, $mode, None))
     };
-    (begins_capture $name:ident [$stream:ident $mode:ident $graph:ident $callback:ident $data:ident] $($what:tt)*) => {
+    (begins_capture_to_graph $name:ident [$stream:ident $mode:ident $graph:ident $callback:ident $data:ident] $($what:tt)*) => {
         driving!($name, |driver| driver.begin_recapture($stream, $mode, $graph))
     };
-    (begins_capture $name:ident [$stream:ident $graph:ident $dependencies:ident $edges:ident $count:ident $mode:ident] $($what:tt)*) => {
+    (begins_capture_to_graph $name:ident [$stream:ident $graph:ident $dependencies:ident $edges:ident $count:ident $mode:ident] $($what:tt)*) => {
         driving!($name, |driver| driver.begin_capture($stream, $mode, Some($graph)))
     };
     (ends_capture $name:ident [$stream:ident $graph:ident] $($what:tt)*) => {

@@ -104,7 +104,7 @@ fn check_rows(report: &Value, by: &str, shown: &str, what: &str) {
 }
 
 /// Parts of a report, which are all of it, by the options that select them.
-fn parts(report: &Value) -> Vec<Vec<Vec<String>>> {
+fn parts(of: &str, report: &Value) -> Vec<Vec<Vec<String>>> {
     let option = |name: &str, values: &[&str]| -> Vec<String> {
         values
             .iter()
@@ -122,10 +122,10 @@ fn parts(report: &Value) -> Vec<Vec<Vec<String>>> {
         .collect();
     let (some, others) = kinds.split_at(kinds.len() / 3);
     let mut places = vec![option("device", &["host"])];
-    let used = list(&report["devices"])
-        .iter()
-        .filter(|device| number(&device["peak_bytes"]) > 0);
-    places.extend(used.map(|device| option("device", &[&device["ordinal"].to_string()])));
+    let devices = list(&report["devices"]).iter();
+    let devices = devices.map(|device| option("device", &[&device["ordinal"].to_string()]));
+    // A device that the process has not used is refused.
+    places.extend(devices.filter(|device| commands::run(&["report", of, &device[0], &device[1]]).status.success()));
     let categories = Category::ALL
         .iter()
         .map(|category| option("category", &[category.name()]));
@@ -158,7 +158,7 @@ pub fn a_filter_and_its_complement_add_up(runs: &Runs) {
             same!(with_others, all, "{what}: with what it leaves out");
             (held, claims(&report))
         };
-        for parts in parts(&whole) {
+        for parts in parts(runs.one(), &whole) {
             let sums: Vec<(Sum, u64)> = parts.iter().map(|words| part(words)).collect();
             let with_claims = (
                 add(sums.iter().map(|sum| sum.0)),
@@ -205,7 +205,7 @@ pub fn a_filter_and_its_complement_add_up_in_other_commands(runs: &Runs) {
         ["driver", "blocks"].map(|of| ["allocated", "freed"].map(|what| tally(&churn[of][what])))
     };
     let (all_diff, all_csv, all_folded, all_churn) = (diff(&[]), csv(&[]), folded(&[]), churn(&[]));
-    for parts in parts(&whole) {
+    for parts in parts(runs.one(), &whole) {
         let name = parts[0][0].as_str();
         let words: Vec<Vec<&str>> = parts
             .iter()

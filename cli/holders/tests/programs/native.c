@@ -11,7 +11,7 @@ struct list {
     struct list *next;
 };
 
-static volatile uint64_t global_block, interior_block;
+static volatile uint64_t global_block, interior_block, wide_block;
 static struct list *volatile list;
 static uint64_t *volatile table;
 static __thread volatile uint64_t thread_block;
@@ -20,12 +20,16 @@ static __thread volatile uint64_t thread_block;
 #define CONSTANT 0x7f0010000000ul
 volatile uint64_t initialized[] = {CONSTANT, CONSTANT + 0x100100, 1};
 
-static uint64_t announce(uint64_t address, const char *label, const char *expected) {
+static uint64_t announce_bytes(uint64_t address, uint64_t bytes, const char *label, const char *expected) {
     char line[128];
-    int length = snprintf(line, sizeof line, "%llx 4096 %s %s\n", (unsigned long long)address, label, expected);
+    int length = snprintf(line, sizeof line, "%llx %llu %s %s\n", (unsigned long long)address, (unsigned long long)bytes, label, expected);
     if (write(1, line, length) != length) exit(1);
     memset(line, 0, sizeof line);
     return address;
+}
+
+static uint64_t announce(uint64_t address, const char *label, const char *expected) {
+    return announce_bytes(address, 4096, label, expected);
 }
 
 /* The address is made up and kept nowhere. */
@@ -61,6 +65,7 @@ __attribute__((noinline)) static void fill(void) {
     block("forgotten", "Lost");
     announce(CONSTANT, "constant", "Lost");
     announce(CONSTANT + 0x100000, "constant-interior", "Lost");
+    wide_block = announce_bytes(CONSTANT + 0x80000000, 1 << 30, "wide-interior", "Held") + 0x123458;
     initialized[2] = announce(CONSTANT + 0x200000, "written", "Held");
 }
 
