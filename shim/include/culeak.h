@@ -28,9 +28,8 @@
  *
  *   unsigned long long pool = culeak_pool_begin("my engine", 2 << 20);        its pages have 2 MiB each
  *   unsigned long long request = culeak_owner_begin(pool, "request 17");
- *   struct culeak_pages all = {.live = 40, .reclaimable = 12, .free = 948}, of_request = {.live = 8};
- *   culeak_set_pages(pool, &all);
- *   culeak_set_pages(request, &of_request);                                   whenever a number has changed
+ *   culeak_set_pages(pool, &(struct culeak_pages){.live = 40, .reclaimable = 12, .free = 948});
+ *   culeak_set_pages(request, &(struct culeak_pages){.live = 8});             whenever a number has changed
  *   ...
  *   culeak_owner_end(request);
  *
@@ -134,7 +133,8 @@ __attribute__((weak)) int culeak_interval_read(unsigned number, int device, stru
 #define culeak_forward(domain, functions) (culeak_forward ? culeak_forward((domain), (functions)) : 0)
 #define culeak_pool_begin(domain, page_bytes) (culeak_pool_begin ? culeak_pool_begin((domain), (page_bytes)) : 0ull)
 #define culeak_owner_begin(pool, name) (culeak_owner_begin ? culeak_owner_begin((pool), (name)) : 0ull)
-#define culeak_set_pages(id, pages) (culeak_set_pages ? culeak_set_pages((id), (pages)) : (void)0)
+/* The rest is one argument, which may be a compound literal. */
+#define culeak_set_pages(id, ...) (culeak_set_pages ? culeak_set_pages((id), (__VA_ARGS__)) : (void)0)
 #define culeak_owner_end(id) (culeak_owner_end ? culeak_owner_end((id)) : (void)0)
 #define culeak_mark(name) (culeak_mark ? culeak_mark(name) : (void)0)
 #define culeak_phase_begin(name) (culeak_phase_begin ? culeak_phase_begin((name)) : 0ull)
