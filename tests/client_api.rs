@@ -1,6 +1,7 @@
 //! The client API: blocks of the program's own allocator, registered through `culeak.h` or NVTX, and marks.
 
 use culeak::kind::Kind::*;
+use culeak::point::Point;
 use culeak::snapshot::{Pages, Snapshot, Stream};
 
 use crate::support::claims::Claims;
@@ -79,6 +80,8 @@ fn a_pool_of_pages_has_states_and_owners() {
         .map(|of| (of.name.as_str(), of.pages.held(), of.end_ns.is_some()))
         .collect();
     assert_eq!(owners, [("kept", 3, false), ("ended", 5, true)]);
+    let peak = snapshot.at(&Point::Peak).expect("a peak");
+    assert!(peak.page_pools.is_empty(), "they are not known at the peak");
     assert_eq!(snapshot.losses.lost_details, 0);
 }
 

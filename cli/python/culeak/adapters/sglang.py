@@ -39,6 +39,7 @@ class _Pool:
         self.torch = torch
         self.start = domain.range()
         self.page = page_bytes(allocator)
+        self.tokens = allocator.page_size
         self.pages = domain.pool(self.page)
         self.of = weakref.ref(allocator)
         #: The prefix cache, once it is known.
@@ -67,7 +68,8 @@ class _Pool:
         if allocator is None or not self.domain.is_on:
             return
         size, free = allocator.size // allocator.page_size, allocator.available_size() // allocator.page_size
-        evictable = cache.evictable_size() if cache is not None else 0
+        evictable = getattr(cache, "evictable_size", int)()
+        # Caches of several pools have several sizes.
         cached = evictable // allocator.page_size if isinstance(evictable, int) else 0
         self.pages.set(max(0, size - free - cached), cached, free=free)
 
@@ -335,7 +337,7 @@ def _start_cache(module: ModuleType) -> None:
         return made
 
     def grew(known: _Pool, cache: Any, req: Any, *args: Any, **kwargs: Any) -> None:
-        known.holds(req, -(-_length(req) // cache.page_size))
+        known.holds(req, -(-_length(req) // known.tokens))
 
     def ended(known: _Pool, cache: Any, req: Any, *args: Any, **kwargs: Any) -> None:
         known.released(req)
@@ -353,7 +355,7 @@ def _start_batch(module: ModuleType) -> None:
             known = _known(self.tree_cache)
             if known is not None:
                 try:
-                    size = self.tree_cache.page_size
+                    size = known.tokens
                     for request in self.reqs:
                         # Each step adds a token: pages of a few tokens are counted once in 16 steps.
                         length = _length(request)
