@@ -126,7 +126,7 @@ fn pages_of_vllm_are_live_cached_waiting_or_free_and_those_of_requests_that_have
                 .trim()
                 .to_owned()
         };
-        assert!(line("of no owner").starts_with("2.9 KiB   1 page"), "{text}");
+        assert!(line("of no owner").starts_with("2.9 KiB  1 page "), "{text}");
         assert!(line("sent and waiting").starts_with("8.8 KiB  3 pages"), "{text}");
         let at = |name: &str| text.find(name);
         assert!(
