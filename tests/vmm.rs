@@ -31,6 +31,8 @@ fn expect_mapped_once(outcome: &Outcome) {
         .expect_live(Reserved, 1, 0);
     let physical = snapshot.only(Physical);
     assert_eq!((physical.references, physical.mappings), (0, 1));
+    let handles = Handles::of(snapshot).expect("a handle");
+    assert_eq!((handles.released.count, handles.mapped.count), (1, 0));
 }
 
 #[test]
