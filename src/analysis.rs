@@ -18,6 +18,8 @@
 //! | [`framework`] | Which frameworks' blocks were recorded, and in which memory do they lie? |
 //! | [`groups`] | Which records differ in nothing but size, age and address, and does each count as held? |
 //! | [`opaque`] | Which pools have blocks that were not recorded, and how are they recorded? |
+//! | [`handles`] | Which physical memory is mapped, and what keeps the rest? |
+//! | [`pages`] | Which pages of the program's own pools are live, only cached, waiting, and whose are they? |
 //! | [`suppressions`] | Which stacks did the user choose to ignore? |
 //! | [`categories`] | What is a tensor for: a parameter, a gradient, an activation …? |
 //! | [`filter`] | Which records is a report about? |
@@ -54,12 +56,14 @@ pub mod filter;
 pub mod framework;
 pub mod function_name;
 pub mod groups;
+pub mod handles;
 pub mod job;
 pub mod ledger;
 pub mod lives;
 pub mod objects;
 pub mod opaque;
 pub mod over_time;
+pub mod pages;
 pub mod pairing;
 pub mod phases;
 pub mod points;

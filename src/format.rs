@@ -115,6 +115,7 @@ sections! {
     Events = 20: EventSegment, 16, 256;
     FrameNames = 21: FrameNameRow, 64, 1024;
     Variables = 22: VariableRow, 64, 64;
+    Pages = 23: PagesRow, 64, 1024;
 }
 
 /// Room for sections in [`Header::counts`].

@@ -23,6 +23,7 @@
 //!   totals        total allocations of each stack, and what was live at the peaks
 //!   ends          the end of the program's own work
 //!   phases        ranges of time that the program named
+//!   pages         pools of pages and their owners
 //!   sanity        what no recording can contain
 //! events        the event log, as a timeline
 //! identity      which process a recording belongs to
@@ -46,6 +47,7 @@ mod error;
 mod events;
 mod identity;
 mod liveness;
+mod pages;
 mod phases;
 mod process;
 pub mod progress;

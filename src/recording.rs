@@ -18,6 +18,7 @@
 //! reported      tensors of which an allocator reports each under its own lock
 //! frameworks    domains of framework allocators, their totals, marks
 //! phases        ranges of time that the program names
+//! pages         pages of the program's pools, by state and owner
 //! dump          automatic snapshots
 //! ```
 
@@ -29,19 +30,21 @@ mod ends;
 mod events;
 mod frameworks;
 mod kernels;
+mod pages;
 mod phases;
 mod python;
 mod reported;
 mod totals;
 
 pub use kernels::KERNEL_NAME_MAX;
+pub use pages::PagesId;
 pub use phases::{NewPhase, PHASE_NAME_MAX, beginning, hash_of};
 pub use python::CodeSeen;
 pub use reported::{DEVICES, Outcome, PAGE, Reported, TensorEvent};
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
 
 use crate::cuda_functions::Api;
 use crate::file::File;
@@ -131,10 +134,13 @@ pub struct Recording {
     events: SegmentedArray<EventSegment>,
     frame_names: SegmentedArray<FrameNameRow>,
     variables: SegmentedArray<VariableRow>,
+    pages: SegmentedArray<PagesRow>,
     /// Private to the process.
     log: Log,
     /// Names of kernels that were stored. Private to the process.
     kernel_names: AtomicU64,
+    /// Where to look for an unused row of pages. Private to the process.
+    next_pages: AtomicU32,
     /// Private to the process, and unused unless enabled.
     intervals: Intervals,
     /// Private to the process.

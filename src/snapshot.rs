@@ -21,6 +21,7 @@ pub(crate) mod at;
 mod code;
 mod holders;
 mod object_counters;
+mod pages;
 pub mod streaming;
 mod validate;
 
@@ -31,6 +32,7 @@ pub use holders::{
     Class, HeldBlock, HeldTensor, HolderPath, Holders, HostMemory, OwnerModule, Retainer, RootKind, Search, Step, Stop,
     change_retained,
 };
+pub use pages::{PageOwner, PagePool, Pages};
 pub(crate) use validate::FRAMES_IN_ALL;
 
 /// The value of [`Snapshot::format`].
@@ -124,6 +126,9 @@ pub struct Snapshot {
     /// The statistics that frameworks' allocators keep themselves, to compare the recorded blocks with.
     #[serde(default)]
     pub allocators: Vec<Allocator>,
+    /// Pools of pages that the program reported by state, oldest first. They are not known at points before the end of its work.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub page_pools: Vec<PagePool>,
     /// The allocators that have reported blocks of their own, those without a live block included.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub domains: Vec<String>,
@@ -534,7 +539,7 @@ pub struct Losses {
     /// Stacks whose Python frames could not be read or stored, in part or at all.
     #[serde(default)]
     pub lost_python: u64,
-    /// Modules, threads, devices or contexts not recorded.
+    /// Modules, threads, devices, contexts or owners of pages not recorded.
     pub lost_details: u64,
     /// Frees of pointers whose allocation was not observed.
     pub unknown_frees: u64,
@@ -542,6 +547,9 @@ pub struct Losses {
     pub vanished: u64,
     /// Frees that failed; the record was restored.
     pub failed_frees: u64,
+    /// The part of these that released a handle of physical memory, for example twice.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub failed_releases: u64,
     /// Frees that returned error 4 (driver shutting down), counted as freed.
     pub teardown_frees: u64,
     /// Records freed implicitly (context destroyed, device reset, auto-free relaunch).

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use culeak::kind::Kind::*;
-use culeak::snapshot::Snapshot;
+use culeak::snapshot::{Pages, Snapshot};
 
 use crate::interpreters::interpreters;
 use crate::support::claims::Claims;
@@ -73,6 +73,69 @@ fn a_page_of_vllm_leaked_per_request_is_named() {
     }
 }
 
+/// Owner, live and waiting pages, and whether it has ended.
+fn owners(snapshot: &Snapshot) -> Vec<(&str, u64, u64, bool)> {
+    let owners = snapshot.page_pools[0].owners.iter();
+    let row = owners.map(|of| (of.name.as_str(), of.pages.live, of.pages.waiting, of.end_ns.is_some()));
+    row.collect()
+}
+
+#[test]
+fn pages_of_vllm_are_live_cached_waiting_or_free_and_those_of_requests_that_have_ended_are_rows_of_their_own() {
+    for python in interpreters() {
+        let outcome = adapted(&python.command, "vllm_pages").run();
+        outcome.expect_success();
+        assert_eq!(outcome.our_lines(), [""; 0], "{}", outcome.everything());
+        let snapshot = outcome.symbolized();
+        let [pool] = &snapshot.page_pools[..] else {
+            panic!("{:?}", snapshot.page_pools);
+        };
+        let states = Pages {
+            live: 9,
+            reclaimable: 16,
+            waiting: 4,
+            free: 34,
+        };
+        assert_eq!(
+            (pool.domain.as_str(), pool.page_bytes, pool.pages),
+            ("vLLM", 3000, states)
+        );
+        assert_eq!(pool.owners_begun, 5007);
+        let expected = [
+            ("running", 4, 0, false),
+            ("sharing", 4, 0, false),
+            ("sent and waiting", 0, 3, true),
+            ("preempted", 1, 0, false),
+        ];
+        assert_eq!(owners(&snapshot), expected);
+        assert_eq!(snapshot.losses.lost_details, 0);
+        let report = Command::new(culeak())
+            .arg("report")
+            .args(recordings_in(&outcome.out()))
+            .output()
+            .expect("the command runs");
+        let text = String::from_utf8_lossy(&report.stdout);
+        assert!(
+            text.contains("pages of vLLM  9 live, 16 only cached, 4 waiting for a transfer, 34 free; 2.9 KiB each\n"),
+            "{text}"
+        );
+        let line = |name: &str| {
+            text.lines()
+                .find(|line| line.contains(name))
+                .expect(name)
+                .trim()
+                .to_owned()
+        };
+        assert!(line("of no owner").starts_with("2.9 KiB  1 page "), "{text}");
+        assert!(line("sent and waiting").starts_with("8.8 KiB  3 pages"), "{text}");
+        let at = |name: &str| text.find(name);
+        assert!(
+            at("sent and waiting") < at("  running "),
+            "ended ones come first\n{text}"
+        );
+    }
+}
+
 #[test]
 fn a_page_of_sglang_leaked_per_request_is_named() {
     let mut expected = vec![128; LEAKED];
@@ -80,6 +143,26 @@ fn a_page_of_sglang_leaked_per_request_is_named() {
     for behaviour in ["sglang", "sglang_cuda"] {
         expect_left(&run(behaviour), "SGLang", &expected);
     }
+}
+
+#[test]
+fn pages_of_sglang_are_live_cached_or_free_and_a_request_that_is_gone_has_ended() {
+    let outcome = run("sglang_pages");
+    outcome.expect_success();
+    assert_eq!(outcome.our_lines(), [""; 0], "{}", outcome.everything());
+    let snapshot = outcome.symbolized();
+    let states = Pages {
+        live: 56,
+        reclaimable: 100,
+        waiting: 0,
+        free: 844,
+    };
+    let pool = &snapshot.page_pools[0];
+    assert_eq!(
+        (pool.domain.as_str(), pool.page_bytes, pool.pages),
+        ("SGLang", 128, states)
+    );
+    assert_eq!(owners(&snapshot), [("running", 49, 0, false), ("lost", 7, 0, true)]);
 }
 
 #[test]

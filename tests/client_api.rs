@@ -1,7 +1,8 @@
 //! The client API: blocks of the program's own allocator, registered through `culeak.h` or NVTX, and marks.
 
 use culeak::kind::Kind::*;
-use culeak::snapshot::{Snapshot, Stream};
+use culeak::point::Point;
+use culeak::snapshot::{Pages, Snapshot, Stream};
 
 use crate::support::claims::Claims;
 use crate::support::compile::executable;
@@ -54,6 +55,34 @@ fn pages_of_one_call_have_one_stack_and_one_time() {
     let page = snapshot.only(Block);
     assert_eq!((page.api(), page.stream), ("culeak_alloc", Some(Stream::Handle(0x77))));
     assert_eq!(snapshot.functions(page)[0], "pages");
+}
+
+#[test]
+fn a_pool_of_pages_has_states_and_owners() {
+    let outcome = profile("client_api").arg("owners").run();
+    outcome.expect_success().expect_same_output_as_bare();
+    let snapshot = outcome.only_snapshot();
+    let [pool] = &snapshot.page_pools[..] else {
+        panic!("{:?}", snapshot.page_pools);
+    };
+    let states = Pages {
+        live: 10,
+        reclaimable: 20,
+        waiting: 5,
+        free: 65,
+    };
+    assert_eq!(
+        (pool.domain.as_str(), pool.page_bytes, pool.pages),
+        ("engine", 4096, states)
+    );
+    assert_eq!(pool.owners_begun, 3);
+    let owners: Vec<_> = (pool.owners.iter())
+        .map(|of| (of.name.as_str(), of.pages.held(), of.end_ns.is_some()))
+        .collect();
+    assert_eq!(owners, [("kept", 3, false), ("ended", 5, true)]);
+    let peak = snapshot.at(&Point::Peak).expect("a peak");
+    assert!(peak.page_pools.is_empty(), "they are not known at the peak");
+    assert_eq!(snapshot.losses.lost_details, 0);
 }
 
 #[test]

@@ -1,9 +1,14 @@
 //! Virtual memory management: physical memory is live while its handle or a mapping of it exists.
 
+use std::process::Command;
+
+use culeak::analysis::handles::Handles;
+use culeak::analysis::tally::Tally;
 use culeak::kind::Kind::*;
 
 use crate::support::claims::Claims;
-use crate::support::{Outcome, profile};
+use crate::support::outcome::recordings_in;
+use crate::support::{Outcome, culeak, profile};
 
 const CHUNK: u64 = 2 << 20;
 
@@ -26,6 +31,8 @@ fn expect_mapped_once(outcome: &Outcome) {
         .expect_live(Reserved, 1, 0);
     let physical = snapshot.only(Physical);
     assert_eq!((physical.references, physical.mappings), (0, 1));
+    let handles = Handles::of(snapshot).expect("a handle");
+    assert_eq!((handles.released.count, handles.mapped.count), (1, 0));
 }
 
 #[test]
@@ -42,6 +49,21 @@ fn memory_unmapped_but_not_released_is_live() {
         (snapshot.only(Physical).references, snapshot.only(Physical).mappings),
         (1, 0)
     );
+    let one = Tally::new(CHUNK, 1);
+    let expected = Handles {
+        created: 1,
+        unmapped: one,
+        ..Handles::default()
+    };
+    assert_eq!(Handles::of(snapshot), Some(expected));
+    let report = Command::new(culeak())
+        .arg("report")
+        .args(recordings_in(&outcome.out()))
+        .output()
+        .expect("the command runs");
+    let report = String::from_utf8_lossy(&report.stdout);
+    let line = "handles  1 without a mapping (2 MiB); 1 of physical memory created, 0 freed";
+    assert!(report.contains(line), "{report}");
 }
 
 #[test]
@@ -109,6 +131,7 @@ fn a_release_and_an_unmap_that_fail_change_nothing() {
         (snapshot.only(Physical).references, snapshot.only(Physical).mappings),
         (1, 1)
     );
+    assert_eq!(Handles::of(snapshot).expect("a handle").failed_releases, 1);
 }
 
 #[test]

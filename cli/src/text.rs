@@ -12,6 +12,7 @@ pub mod markdown;
 pub mod names;
 pub mod objects;
 pub mod pager;
+pub mod pages;
 pub mod parts;
 pub mod phases;
 pub mod report;

@@ -4,6 +4,8 @@
  *   culeak_free("my cache", address)                   it has freed the block
  *   culeak_alloc_pages("my cache", addresses, n, bytes, stream), culeak_free_pages("my cache", addresses, n)
  *                                                      n blocks at once, with one stack: faster than n calls
+ *   culeak_pool_begin, culeak_owner_begin, culeak_set_pages, culeak_owner_end
+ *                                                      how many pages of a pool are live, cached, waiting, free, and whose
  *   culeak_mark("epoch 3")                             a mark: a name for this point in time
  *   culeak_phase_begin("load"), culeak_phase_end(id)   a phase: a name for the time in between
  *   culeak_snapshot("after warm-up")                   save a snapshot beside the recording
@@ -20,6 +22,20 @@
  *
  * Addresses only identify blocks: an allocator of pages that are scattered over several tensors may pass numbers of its own,
  * below 2^56, instead.
+ *
+ * Pools of pages, as servers have for the KV cache, are reported by numbers of pages in each state, of the pool and of each owner
+ * in it, such as a request. Both reports are independent of each other and of culeak_alloc_pages: report what the program knows.
+ *
+ *   unsigned long long pool = culeak_pool_begin("my engine", 2 << 20);        its pages have 2 MiB each
+ *   unsigned long long request = culeak_owner_begin(pool, "request 17");
+ *   culeak_set_pages(pool, &(struct culeak_pages){.live = 40, .reclaimable = 12, .free = 948});
+ *   culeak_set_pages(request, &(struct culeak_pages){.live = 8});             whenever a number has changed
+ *   ...
+ *   culeak_owner_end(request);
+ *
+ * An owner that has ended and still has pages stays in the report, as "ended", until culeak_set_pages sets its pages to 0. At most
+ * 4096 pools and owners are recorded at one time; others have the id 0, with which calls have no effect. Calls with one id must not
+ * overlap.
  *
  * culeak_forward is for allocators that are two C functions, as torch.cuda.memory.CUDAPluggableAllocator takes them:
  *
@@ -65,6 +81,14 @@ struct culeak_interval {
     unsigned long long held_bytes; /* live now, whenever it was allocated */
 };
 
+/* Numbers of pages by state. */
+struct culeak_pages {
+    unsigned long long live;        /* in use */
+    unsigned long long reclaimable; /* kept by a cache alone, which gives them up when pages are needed */
+    unsigned long long waiting;     /* kept until a transfer has ended */
+    unsigned long long free;
+};
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -79,6 +103,14 @@ __attribute__((weak)) void culeak_alloc_pages(const char *domain, const unsigned
 __attribute__((weak)) void culeak_free_pages(const char *domain, const unsigned long long *addresses, size_t count);
 /* Returns 1, or 0 and leaves the addresses as they are. */
 __attribute__((weak)) int culeak_forward(const char *domain, void *functions[2]);
+/* Returns the id of the pool; 0 if it is not recorded. */
+__attribute__((weak)) unsigned long long culeak_pool_begin(const char *domain, size_t page_bytes);
+/* Returns the id of the owner; 0 if it is not recorded. */
+__attribute__((weak)) unsigned long long culeak_owner_begin(unsigned long long pool, const char *name);
+/* The pages of an owner or of the whole pool. */
+__attribute__((weak)) void culeak_set_pages(unsigned long long id, const struct culeak_pages *pages);
+/* Ends an owner, or a pool with all its owners. */
+__attribute__((weak)) void culeak_owner_end(unsigned long long id);
 __attribute__((weak)) void culeak_mark(const char *name);
 /* Returns the phase's id, for culeak_phase_end. */
 __attribute__((weak)) unsigned long long culeak_phase_begin(const char *name);
@@ -99,6 +131,11 @@ __attribute__((weak)) int culeak_interval_read(unsigned number, int device, stru
 #define culeak_free_pages(domain, addresses, count) \
     (culeak_free_pages ? culeak_free_pages((domain), (addresses), (count)) : (void)0)
 #define culeak_forward(domain, functions) (culeak_forward ? culeak_forward((domain), (functions)) : 0)
+#define culeak_pool_begin(domain, page_bytes) (culeak_pool_begin ? culeak_pool_begin((domain), (page_bytes)) : 0ull)
+#define culeak_owner_begin(pool, name) (culeak_owner_begin ? culeak_owner_begin((pool), (name)) : 0ull)
+/* The rest is one argument, which may be a compound literal. */
+#define culeak_set_pages(id, ...) (culeak_set_pages ? culeak_set_pages((id), (__VA_ARGS__)) : (void)0)
+#define culeak_owner_end(id) (culeak_owner_end ? culeak_owner_end((id)) : (void)0)
 #define culeak_mark(name) (culeak_mark ? culeak_mark(name) : (void)0)
 #define culeak_phase_begin(name) (culeak_phase_begin ? culeak_phase_begin((name)) : 0ull)
 #define culeak_phase_end(id) (culeak_phase_end ? culeak_phase_end((id)) : (void)0)
@@ -144,6 +181,30 @@ static inline int culeak_forward(const char *domain, void *functions[2]) {
     int (*found)(const char *, void *[2]);
     *(void **)&found = culeak_find_("culeak_forward");
     return found ? found(domain, functions) : 0;
+}
+
+static inline unsigned long long culeak_pool_begin(const char *domain, size_t page_bytes) {
+    unsigned long long (*found)(const char *, size_t);
+    *(void **)&found = culeak_find_("culeak_pool_begin");
+    return found ? found(domain, page_bytes) : 0;
+}
+
+static inline unsigned long long culeak_owner_begin(unsigned long long pool, const char *name) {
+    unsigned long long (*found)(unsigned long long, const char *);
+    *(void **)&found = culeak_find_("culeak_owner_begin");
+    return found ? found(pool, name) : 0;
+}
+
+static inline void culeak_set_pages(unsigned long long id, const struct culeak_pages *pages) {
+    void (*found)(unsigned long long, const struct culeak_pages *);
+    *(void **)&found = culeak_find_("culeak_set_pages");
+    if (found) found(id, pages);
+}
+
+static inline void culeak_owner_end(unsigned long long id) {
+    void (*found)(unsigned long long);
+    *(void **)&found = culeak_find_("culeak_owner_end");
+    if (found) found(id);
 }
 
 static inline void culeak_mark(const char *name) {

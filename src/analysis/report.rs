@@ -19,9 +19,11 @@ use crate::analysis::error_name::error_name;
 use crate::analysis::estimate::{Errors, Estimate};
 use crate::analysis::filter::{Filter, Filtered, Filtering};
 use crate::analysis::groups::{Group, Groups, Level};
+use crate::analysis::handles::Handles;
 use crate::analysis::ledger::Ledger;
 use crate::analysis::objects::{self, Objects};
 use crate::analysis::opaque::OpaquePool;
+use crate::analysis::pages::{self, PagesOfPool};
 use crate::analysis::points::{Points, when};
 use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame, Role, file_name};
 use crate::analysis::suppressions::{Sieve, Suppressions, Used};
@@ -122,6 +124,12 @@ pub struct Report<'a> {
     pub failed: Vec<FailedRow<'a>>,
     /// Objects without an address, at the point that the rows show.
     pub objects: Objects<'a>,
+    /// Handles of physical memory, if there are any and no filter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub handles: Option<Handles>,
+    /// Pools of pages that the program reported by state, if there is no filter.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pages: Vec<PagesOfPool<'a>>,
     /// What holds the memory of each call site, largest first; empty if it was not searched for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub held_by: Vec<SiteHolders>,
@@ -431,6 +439,11 @@ impl<'a> Report<'a> {
             devices: device_totals(snapshot, &passing),
             failed,
             objects,
+            handles: Handles::of(snapshot).filter(|_| options.filter.is_empty()),
+            pages: match options.filter.is_empty() {
+                true => pages::pools(snapshot, options.top),
+                false => Vec::new(),
+            },
             source: options.source.clone(),
             modules,
             held_by: by_site(snapshot, &stacks, &groups, &options.filter),

@@ -114,5 +114,6 @@ numbered! {
         /// A word of [`crate::rm::Unknown`]: why segments are no longer recorded. 0: they are.
         SegmentsEnded = 19,
         Marks = 20,
+        FailedReleases = 21,
     }
 }

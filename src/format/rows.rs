@@ -291,6 +291,24 @@ rows! {
         reserved: [u32; 5],
     }
 
+    /// The pages of a pool, or of an owner in a pool. The row is used again once these are gone.
+    PagesRow as PagesValues, 192 bytes {
+        /// A [`PagesState`] in the low half, the row's generation in the high half. Written last.
+        state: u64,
+        /// The pool: its row + 1 in the low half, its generation in the high half. 0: this is a pool.
+        pool: u64,
+        begin_ns: u64,
+        /// End + 1; 0: it has not ended.
+        end_plus_one: u64,
+        page_bytes: u64,
+        /// Live, reclaimable, waiting, free.
+        pages: [u64; 4],
+        /// Of a pool: how many owners have begun in it.
+        owners: u64,
+        /// Name of the owner; of a pool, that of its allocator. Ends with its first zero byte.
+        name: [u64; 14],
+    }
+
     /// The name of a CUDA function, an unhooked function or a domain. Zero bytes: not published.
     NameRow as NameValues, 8 bytes {
         text: Text,
@@ -352,6 +370,16 @@ numbered! {
         NvtxStart = 2,
         /// `culeak_phase_begin`.
         Client = 3,
+    }
+}
+
+numbered! {
+    /// Whether a [`PagesRow`] is used.
+    pub enum PagesState: u32 {
+        Unused = 0,
+        /// A thread is writing it.
+        Written = 1,
+        Used = 2,
     }
 }
 

@@ -209,6 +209,7 @@ impl RawSnapshot {
         }
         let at_peaks = self.at_peaks(&device_numbers, &mut stacks, |kind| kind.place().is_memory())?;
         let allocators = self.allocators(&device_numbers);
+        let page_pools = self.page_pools();
         let mut domains = self.domains();
         domains.retain(|domain| !domain.is_empty());
         let marks = self.marks(&mut thread_of);
@@ -227,7 +228,9 @@ impl RawSnapshot {
             .max();
         let marked = marks.iter().map(|mark| mark.time_ns).max();
         let phased = phases.iter().map(|phase| phase.end_ns.unwrap_or(phase.begin_ns)).max();
-        let latest = born.max(marked).max(phased);
+        let owners = page_pools.iter().flat_map(|pool| &pool.owners);
+        let owned = owners.map(|owner| owner.end_ns.unwrap_or(owner.begin_ns)).max();
+        let latest = born.max(marked).max(phased).max(owned);
         let latest = latest.max(end.map(|end| end.time_ns)).unwrap_or(0);
         if let Some(what) = self.damage(latest, &counted, &device_peaks, &allocations) {
             return Err(ReadError::Damaged(path.to_path_buf(), what));
@@ -285,6 +288,7 @@ impl RawSnapshot {
             at_peaks,
             phases,
             allocators,
+            page_pools,
             domains,
             marks,
             usage: None,
@@ -399,6 +403,7 @@ impl RawSnapshot {
             unknown_frees: self.loss(Loss::UnknownFrees),
             vanished: self.loss(Loss::Vanished),
             failed_frees: self.loss(Loss::FailedFrees),
+            failed_releases: self.loss(Loss::FailedReleases),
             teardown_frees: self.loss(Loss::TeardownFrees),
             implicit_frees: self.loss(Loss::ImplicitFrees),
             captured_not_launched: self

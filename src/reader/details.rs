@@ -80,11 +80,11 @@ fn renumbered<V, T>(rows: impl Iterator<Item = (u32, V)>, decode: impl Fn(V) -> 
     (decoded, numbers)
 }
 
-fn bytes_of(words: &[u64]) -> Vec<u8> {
+pub(super) fn bytes_of(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-fn until_zero(bytes: &[u8]) -> String {
+pub(super) fn until_zero(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }

@@ -20,6 +20,7 @@ impl Snapshot {
             at_peaks: Vec::new(),
             device_peaks: Vec::new(),
             allocators: Vec::new(),
+            page_pools: Vec::new(),
             domains: Vec::new(),
             ..self
         }
@@ -67,6 +68,7 @@ impl Snapshot {
             object_counters: Vec::new(),
             holders: None,
             allocators: Vec::new(),
+            page_pools: Vec::new(),
             domains: Vec::new(),
             usage: None,
             ..self

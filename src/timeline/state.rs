@@ -49,6 +49,7 @@ impl Timeline {
         }
         // What frameworks and the driver reported is not in the log.
         state.allocators.clear();
+        state.page_pools.clear();
         state.usage = None;
         state.totals.clear();
         self.memory.count_back(&mut state.counters, &state.allocations, at_ns);

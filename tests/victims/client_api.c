@@ -37,6 +37,40 @@ static void pages(void) {
     culeak_alloc("pages", (void *)(uintptr_t)(1ull << 57), 4096, NULL);
 }
 
+/* Two pools with owners, of which one has ended and holds pages, and ids that are none, also in a child. */
+static void owners(void) {
+    start_cuda();
+    leak(1 << 20);
+    unsigned long long pool = culeak_pool_begin("engine", 4096), other = culeak_pool_begin("engine", 64);
+    unsigned long long kept = culeak_owner_begin(pool, "kept"), ended = culeak_owner_begin(pool, "ended");
+    unsigned long long gone = culeak_owner_begin(pool, "gone");
+    struct culeak_pages all = {10, 20, 5, 65}, some = {3, 0, 0, 0}, waits = {0, 0, 5, 0}, none = {0, 0, 0, 0};
+    culeak_set_pages(pool, &all);
+    culeak_set_pages(kept, &(struct culeak_pages){.live = 3});
+    culeak_set_pages(ended, &waits);
+    culeak_owner_end(ended);
+    culeak_set_pages(gone, &some);
+    culeak_owner_end(gone);
+    culeak_set_pages(gone, &none);
+    culeak_set_pages(gone, &all);
+    culeak_owner_end(other);
+    culeak_set_pages(other, &all);
+    culeak_set_pages(0, &all);
+    culeak_set_pages(~0ull, &all);
+    culeak_set_pages(pool, NULL);
+    culeak_owner_end(0);
+    REQUIRE(!culeak_owner_begin(0, "of no pool") && !culeak_owner_begin(other, "of none either"));
+    pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (!child) {
+        culeak_set_pages(kept, &all);
+        culeak_owner_end(pool);
+        _exit(0);
+    }
+    int status;
+    REQUIRE(waitpid(child, &status, 0) == child && !status);
+}
+
 static CUdeviceptr next_block;
 
 static NOINLINE void *own_alloc(size_t bytes, int device, void *stream) {
@@ -211,4 +245,4 @@ static void intervals(void) {
     say("none", 0);
 }
 
-MAIN(BEHAVIOUR(blocks), BEHAVIOUR(pages), BEHAVIOUR(forwards), BEHAVIOUR(marks), BEHAVIOUR(odd), BEHAVIOUR(threads), BEHAVIOUR(forks), BEHAVIOUR(peaks), BEHAVIOUR(runs_out), BEHAVIOUR(goes_on), BEHAVIOUR(intervals))
+MAIN(BEHAVIOUR(blocks), BEHAVIOUR(pages), BEHAVIOUR(owners), BEHAVIOUR(forwards), BEHAVIOUR(marks), BEHAVIOUR(odd), BEHAVIOUR(threads), BEHAVIOUR(forks), BEHAVIOUR(peaks), BEHAVIOUR(runs_out), BEHAVIOUR(goes_on), BEHAVIOUR(intervals))

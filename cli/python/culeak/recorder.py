@@ -55,7 +55,7 @@ class Recorder:
         if cls._found is None:
             library = ctypes.CDLL(None)
             # The newest function: an older library is treated as none.
-            if hasattr(library, "culeak_forward"):
+            if hasattr(library, "culeak_set_pages"):
                 cls._found = cls(library)
         return cls._found
 

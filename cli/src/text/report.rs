@@ -7,7 +7,7 @@ use culeak::analysis::site::NO_STACK;
 use culeak::point::Point;
 use culeak::snapshot::{Automatic, Reason};
 
-use super::{categories, ledger, objects, parts, units, why};
+use super::{categories, ledger, objects, pages, parts, units, why};
 use crate::document::{self, BAD, Document, bold, dim, estimate, short_name, styled};
 
 mod brief;
@@ -54,7 +54,8 @@ pub fn page(report: &Report, extent: Extent) -> Document {
     let costs = brief::costs(report);
     let shows_all = extent.ledger || extent.all_losses;
     let complete = brief::completeness(report);
-    let nothing = headline::clean(report).filter(|_| costs.is_empty() && !(shows_all || extent.objects));
+    let is_alone = costs.is_empty() && report.pages.is_empty();
+    let nothing = headline::clean(report).filter(|_| is_alone && !(shows_all || extent.objects));
     if let (Some(nothing), Ok(in_full)) = (nothing, &complete) {
         page.line(nothing + "; " + in_full.clone());
         rules(report, &mut page);
@@ -70,6 +71,7 @@ pub fn page(report: &Report, extent: Extent) -> Document {
         _ => rows(report, &costs, &mut page),
     }
     rules(report, &mut page);
+    pages::write(&report.pages, &mut page);
     if extent.objects {
         page.blank();
         objects::write(report, extent.full_stacks, &mut page);

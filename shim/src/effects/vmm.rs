@@ -148,6 +148,9 @@ pub fn releases_physical(_: Api, real: impl FnOnce() -> i32, handle: u64) -> i32
         Some((link, halves(counts), held))
     });
     let result = real();
+    if result != 0 && result != TEARDOWN {
+        recorder::quietly(|| Some(recorder::running()?.add(Loss::FailedReleases, 1)));
+    }
     let Some((link, counts, held)) = known else {
         Held::NOTHING.settle(result, handle);
         return result;

@@ -1,5 +1,5 @@
-//! The client API (`include/culeak.h`): a program reports the blocks of its own allocator, sets marks, names phases,
-//! requests snapshots, and measures intervals.
+//! The client API (`include/culeak.h`): a program reports the blocks of its own allocator and the pages of its pools, sets marks,
+//! names phases, requests snapshots, and measures intervals.
 //!
 //! The functions are exported under plain names, so that Python finds them too: `ctypes.CDLL(None).culeak_mark(b"…")`.
 //! redhook exports them and catches panics; nothing else can unwind out of them, because they call no code of the
@@ -17,6 +17,7 @@ use culeak::format::{Loss, block_address};
 use culeak::kind::Kind;
 use culeak::lockfree::intervals::{ALL, HOST, Reading, slot_of};
 use culeak::lockfree::table::{Attributes, Space};
+use culeak::recording::PagesId;
 
 /// # Safety
 /// `name` is null or a C string.
@@ -216,6 +217,66 @@ redhook::hook! {
     // Ends a phase, on any thread.
     unsafe fn culeak_phase_end(id: u64) -> () => phase_end_called {
         phases::finish(id);
+    }
+}
+
+/// Bits of an id of pages that are 0 in a [`PagesId`]: the process it belongs to, since a forked child may use an id of its parent.
+fn pages_epoch() -> u64 {
+    u64::from(recorder::epoch() & 0xffff) << 16
+}
+
+/// `None`: there is no such id in this process.
+fn pages_id(id: u64) -> Option<PagesId> {
+    (id & 0xffff_0000 == pages_epoch()).then_some(PagesId(id & !0xffff_0000))
+}
+
+/// Begins a pool or an owner. Returns its id, or 0 if there is none.
+fn begin_pages(pool: Option<PagesId>, name: &[u8], page_bytes: u64) -> u64 {
+    let begun = recorder::quietly(|| recorder::recording()?.begin_pages(pool, name, page_bytes));
+    begun.flatten().map_or(0, |id| id.0 | pages_epoch())
+}
+
+redhook::hook! {
+    // Begins a pool of pages. Returns its id, or 0 if there is no room.
+    //
+    // Safety: `domain` is null or a C string.
+    unsafe fn culeak_pool_begin(domain: *const c_char, page_bytes: usize) -> u64 => pool_begin_called {
+        // SAFETY: the same condition.
+        begin_pages(None, unsafe { bytes(domain) }, page_bytes as u64)
+    }
+}
+
+redhook::hook! {
+    // Begins an owner of pages in a pool. Returns its id, or 0 if there is no room or no pool.
+    //
+    // Safety: `name` is null or a C string.
+    unsafe fn culeak_owner_begin(pool: u64, name: *const c_char) -> u64 => owner_begin_called {
+        match pages_id(pool) {
+            // SAFETY: the same condition.
+            Some(pool) if pool.0 != 0 => begin_pages(Some(pool), unsafe { bytes(name) }, 0),
+            _ => 0,
+        }
+    }
+}
+
+redhook::hook! {
+    // Stores how many pages an owner or a pool has.
+    //
+    // Safety: `pages` is null or valid for the counts of live, reclaimable, waiting and free pages.
+    unsafe fn culeak_set_pages(id: u64, pages: *const [u64; 4]) -> () => set_pages_called {
+        // SAFETY: the same condition.
+        if let (Some(id), Some(pages)) = (pages_id(id), unsafe { pages.as_ref() }) {
+            recorder::quietly(|| Some(recorder::running()?.set_pages(id, *pages)));
+        }
+    }
+}
+
+redhook::hook! {
+    // Ends an owner or a pool.
+    unsafe fn culeak_owner_end(id: u64) -> () => owner_end_called {
+        if let Some(id) = pages_id(id) {
+            recorder::quietly(|| Some(recorder::running()?.end_pages(id)));
+        }
     }
 }
 

@@ -31,6 +31,7 @@ impl Snapshot {
         self.allocations = Allocations::summed(rows);
         self.freed_after_end = Allocations::default();
         self.forget_objects();
+        self.page_pools.clear();
         self.segments = self.segments_at_peak(thread);
         self.segments_freed_after_end = Allocations::default();
         self.segment_totals.clear();

@@ -29,6 +29,16 @@ class Config:
     kv_cache_tensors = [Tensor(0), Tensor(1500)]
 
 
+class Request:
+    """vLLM's, as far as its KV cache needs it."""
+
+    def __init__(self, request_id, prefix="") -> None:
+        self.request_id, self.prefix, self.ended = request_id, prefix, False
+
+    def is_finished(self):
+        return self.ended
+
+
 def vllm():
     on("vllm")
     from vllm.v1.core.kv_cache_manager import KVCacheManager
@@ -36,7 +46,7 @@ def vllm():
     manager = KVCacheManager(Config())
     pool = manager.block_pool
     for _ in range(LEAKED):
-        blocks = manager.allocate_slots(4)
+        blocks = manager.allocate_slots(Request("shared"), 4).blocks[0]
         # A second request shares the prefix, and returns it later.
         pool.touch(blocks[:2])
         pool.free_blocks(reversed(blocks))
@@ -47,13 +57,56 @@ def vllm():
         request(lambda: pool.get_new_blocks(1))
     # An engine that is gone has no blocks.
     other = KVCacheManager(kv_cache_config=Config())
-    other.allocate_slots(3)
+    other.allocate_slots(Request("gone"), 3)
     # Blocks of one pool that another is asked to free.
-    pool.free_blocks(other.allocate_slots(2))
+    pool.free_blocks(other.allocate_slots(Request("gone"), 2).blocks[0])
     assert len(other.block_pool.free_block_queue) == 60
     del other
     gc.collect()
     return manager
+
+
+def vllm_pages():
+    """Requests that run, wait for a transfer, share a prefix, have ended, and are forgotten."""
+    on("vllm")
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    scheduler = Scheduler(Config(), connector=lambda request: request.request_id.startswith("sent"))
+    manager = scheduler.kv_cache_manager
+
+    def serve(name, tokens, computed=None, prefix="a prefix"):
+        request = Request(name, prefix)
+        return request, manager.allocate_slots(request, tokens, computed)
+
+    def end(request):
+        request.ended = True
+        scheduler._free_request(request)
+
+    # Its blocks are in the prefix cache afterwards.
+    end(serve("ended", 4)[0])
+    running, shared = serve("running", 5)
+    manager.remove_skipped_blocks(running.request_id, 1)
+    serve("sharing", 2, type(shared)(shared.blocks[0][1:3]))
+    # One block is given back before the transfer, which never ends.
+    sent, _ = serve("sent and waiting", 4)
+    end(sent)
+    arrived, _ = serve("sent and arrived", 3)
+    end(arrived)
+    scheduler._free_blocks(arrived)
+    # Preempted, and runs again.
+    again, _ = serve("preempted", 6)
+    manager.free(again)
+    manager.allocate_slots(again, 1)
+    # Its blocks are given back after the step.
+    late, _ = serve("late", 2)
+    late.ended = True
+    blocks = manager.pop_blocks_for_free(late)
+    manager.block_pool.free_blocks(blocks[:1])
+    # Nobody gives these back.
+    request(lambda: manager.block_pool.get_new_blocks(2))
+    for number in range(5000):
+        end(serve("request {}".format(number), 1, prefix="")[0])
+    return scheduler, blocks
 
 
 def kv_cache(size, page_size):
@@ -92,6 +145,37 @@ def sglang(device="cpu"):
     other.alloc(160)
     other.clear()
     return tokens, pages, other
+
+
+def sglang_pages():
+    """Requests that run, are in the cache, were evicted, and are gone without giving back their pages."""
+    on("sglang")
+    from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
+    from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
+    from sglang.srt.mem_cache.radix_cache import RadixCache
+
+    tokens = TokenToKVPoolAllocator(1000, 1, "cpu", kv_cache(1000, 1))
+    cache = RadixCache(tokens, 1)
+
+    def prefill(rid, length):
+        req = Req(rid, [0] * length)
+        req.kv = tokens.alloc(length)
+        cache.cache_unfinished_req(req)
+        return req
+
+    for length in (100, 50):
+        cache.cache_finished_req(prefill("cached {}".format(length), length))
+    cache.evict(1)
+    cache.cache_finished_req(prefill("aborted", 30), is_insert=False)
+    running = prefill("running", 41)
+    batch = ScheduleBatch([running], cache)
+    for _ in range(8):
+        batch.prepare_for_decode()
+    lost = prefill("lost", 7)
+    assert lost.kv is not None
+    del lost
+    gc.collect()
+    return batch
 
 
 def sglang_cuda():
@@ -225,15 +309,15 @@ def breaks():
     from vllm.v1.core.kv_cache_manager import KVCacheManager
 
     manager = KVCacheManager(Config())
-    kept = manager.allocate_slots(3)
+    kept = manager.allocate_slots(Request("first"), 3).blocks[0]
 
     class Odd:
-        ref_cnt, is_null, pool = 1, False, manager.block_pool
+        ref_cnt, is_null, pool, block_hash = 1, False, manager.block_pool, 0
         block_id = property(lambda self: 1 / 0)
 
     odd = Odd()
     manager.block_pool.free_blocks([odd])
-    more = manager.allocate_slots(2)
+    more = manager.allocate_slots(Request("second"), 2).blocks[0]
     manager.block_pool.free_blocks([Odd()])
     print("served", len(kept + more), odd.ref_cnt)
     return manager
@@ -250,7 +334,7 @@ def changed():
 
     made = KVCacheManager.__init__
     assert vars(block_pool.BlockPool) == before and not hasattr(made, "__wrapped__")
-    print("served", len(KVCacheManager(Config()).allocate_slots(3)))
+    print("served", len(KVCacheManager(Config()).allocate_slots(Request("one"), 3).blocks[0]))
 
 
 def unknown():

@@ -43,6 +43,11 @@ class _Functions:
         self.free = _declared(library.culeak_free, [ctypes.c_char_p, number])
         self.alloc_pages = _declared(library.culeak_alloc_pages, [ctypes.c_char_p, number, word, word, number])
         self.free_pages = _declared(library.culeak_free_pages, [ctypes.c_char_p, number, word])
+        self.pool_begin = _declared(library.culeak_pool_begin, [ctypes.c_char_p, word])
+        self.owner_begin = _declared(library.culeak_owner_begin, [number, ctypes.c_char_p])
+        self.pool_begin.restype = self.owner_begin.restype = number
+        self.set_pages = _declared(library.culeak_set_pages, [number, word])
+        self.owner_end = _declared(library.culeak_owner_end, [number])
         self.forward = _declared(library.culeak_forward, [ctypes.c_char_p, ctypes.c_void_p])
         self.forward.restype = ctypes.c_int
         self.forward_bfc = _declared(library.culeak_forward_bfc, [ctypes.c_char_p, ctypes.c_void_p])
@@ -79,6 +84,28 @@ def forward_bfc(domain: str, methods: Tuple[int, int, int, int]) -> Optional[Tup
     return int(words[0] or 0), int(words[1] or 0)
 
 
+class Pages:
+    """How many pages a pool has in each state, or an owner in it. At most 4096 of them are recorded at one time."""
+
+    def __init__(self, number: int) -> None:
+        self._id = number
+        functions = _Functions.here()
+        self._set, self._end, self._begin = functions.set_pages, functions.owner_end, functions.owner_begin
+
+    def owner(self, name: str) -> "Pages":
+        """An owner in this pool, such as a request, which begins now."""
+        return Pages(self._begin(self._id, name.encode("utf-8", "backslashreplace")))
+
+    def set(self, live: int, reclaimable: int = 0, waiting: int = 0, free: int = 0) -> None:
+        """In use; kept by a cache alone; kept until a transfer has ended; free. The numbers of an owner, or of the whole pool."""
+        pages = array("Q", (live, reclaimable, waiting, free))
+        self._set(self._id, pages.buffer_info()[0])
+
+    def end(self) -> None:
+        """An owner that has ended and still has pages stays in reports until they are set to 0. A pool ends with its owners."""
+        self._end(self._id)
+
+
 class Domain:
     """The blocks of one framework. After a failure it forgets them, and nothing is recorded any more.
 
@@ -94,6 +121,13 @@ class Domain:
         # What is recorded and live: blocks from before the adapter started are not among them.
         self._live: Set[int] = set()
         self._ranges = 0
+        self._pools: List[Pages] = []
+
+    def pool(self, page_bytes: int) -> Pages:
+        """A pool of pages whose states are reported. Independent of blocks."""
+        begun = _Functions.here().pool_begin(self._name, index(page_bytes)) if self.is_on else 0
+        self._pools.append(Pages(begun))
+        return self._pools[-1]
 
     def range(self) -> int:
         """The first number for the pages of a pool whose pages have no address."""
@@ -171,6 +205,8 @@ class Domain:
                 )
             )
             self._forget(list(self._live))
+            for pool in self._pools:
+                pool.end()
 
 
 def _keys(addresses: List[int]) -> List[int]:

@@ -77,7 +77,7 @@ def _start(cupy: ModuleType) -> None:
     cuda.set_allocator(present)
 
 
-ADAPTER = Adapter("cupy", "cupy", _start)
+ADAPTER = Adapter("cupy", {"cupy": _start})
 
 
 def enable() -> None:

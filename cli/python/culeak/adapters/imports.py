@@ -18,38 +18,40 @@ from culeak.recorder import Recorder
 class Adapter:
     """A framework and what to do with it."""
 
-    def __init__(self, name: str, module: str, start: Callable[[ModuleType], None]) -> None:
-        """``start`` is called once with the module of this name, after its import."""
+    def __init__(self, name: str, starts: Dict[str, Callable[[ModuleType], None]]) -> None:
+        """Each function is called once with the module of its name, after its import."""
         self.name = name
-        self._module = module
-        self._start = start
-        self._is_enabled = False
+        self._starts = starts
+        self._waiting_for = list(starts)
 
     def enable(self) -> None:
         """Does nothing without the preload library, or if it was called before."""
+        loaded = []
         with _LOCK:
-            if self._is_enabled or Recorder.here() is None:
+            if not self._waiting_for or Recorder.here() is None:
                 return
-            self._is_enabled = True
             _tell_children(self.name)
-            loaded = sys.modules.get(self._module)
-            if loaded is None:
-                _WAITING.setdefault(self._module, []).append(self)
-                _install()
-                return
-        if getattr(getattr(loaded, "__spec__", None), "_initializing", False):
-            self._is_enabled = False
-            say("{} is being imported: call culeak.adapters.enable() before that or after it".format(self._module))
-        else:
-            self.start(loaded)
+            for name in list(self._waiting_for):
+                module = sys.modules.get(name)
+                if getattr(getattr(module, "__spec__", None), "_initializing", False):
+                    say("{} is being imported: call culeak.adapters.enable() before that or after it".format(name))
+                    continue
+                self._waiting_for.remove(name)
+                if module is None:
+                    _WAITING.setdefault(name, []).append(self)
+                    _install()
+                else:
+                    loaded.append((name, module))
+        for name, module in loaded:
+            self.start(name, module)
 
-    def start(self, module: ModuleType) -> None:
+    def start(self, name: str, module: ModuleType) -> None:
         before = replaced()
         try:
-            self._start(module)
+            self._starts[name](module)
         except Exception as error:  # noqa: BLE001: the program must not notice
             undo(before)
-            version = getattr(sys.modules.get(self._module.split(".")[0]), "__version__", "of this version")
+            version = getattr(sys.modules.get(name.split(".")[0]), "__version__", "of this version")
             say(
                 "the adapter for {} does not fit {} {} and stays off: {}: {}".format(
                     self.name, self.name, version, type(error).__name__, error
@@ -99,6 +101,6 @@ def _executing(execute: Callable[[ModuleType], None], name: str) -> Callable[[Mo
         # A loader may have several modules.
         if module.__name__ == name:
             for adapter in _WAITING.pop(name, []):
-                adapter.start(module)
+                adapter.start(name, module)
 
     return exec_module

@@ -57,7 +57,7 @@ def _start(onnxruntime: ModuleType) -> None:
     value_class.__del__ = __del__
 
 
-ADAPTER = Adapter("onnxruntime", "onnxruntime", _start)
+ADAPTER = Adapter("onnxruntime", {"onnxruntime": _start})
 
 
 def enable() -> None:

@@ -104,7 +104,7 @@ def _start(rmm: ModuleType) -> None:
     replace(rmm, "reinitialize", reinitializes)
 
 
-ADAPTER = Adapter("rmm", "rmm", _start)
+ADAPTER = Adapter("rmm", {"rmm": _start})
 
 
 def enable() -> None:

@@ -7,6 +7,10 @@ nothing of CUDA. A page that was freed a moment ago may therefore still be repor
 
 The prefix cache owns the pages of requests that have ended, until it evicts them: they are reported with the stack of the
 request that filled them.
+
+Besides, the pages are counted by state, from numbers that SGLang keeps on the host: free ones, and those in the prefix cache that no
+request uses. A request's pages are counted from its length after each prefill and, now and then, while it decodes. It has ended when the
+cache has taken over its pages; or when its object is gone, and then it still holds them.
 """
 
 import sys
@@ -16,7 +20,7 @@ from collections import deque
 from types import ModuleType
 from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
-from culeak.adapters.blocks import Domain, replace, replace_own
+from culeak.adapters.blocks import Domain, Pages, replace, replace_own
 from culeak.adapters.imports import Adapter
 
 #: What a copy holds before it has arrived; no page has this number.
@@ -35,6 +39,13 @@ class _Pool:
         self.torch = torch
         self.start = domain.range()
         self.page = page_bytes(allocator)
+        self.tokens = allocator.page_size
+        self.pages = domain.pool(self.page)
+        self.of = weakref.ref(allocator)
+        #: The prefix cache, once it is known.
+        self.cache: Callable[[], Any] = lambda: None
+        #: Requests by id: their pages, and how many.
+        self.requests: Dict[str, Tuple[Pages, int]] = {}
         self.issued = 0
         self.backup = 0
         self.serials: Dict[int, int] = {}
@@ -51,6 +62,34 @@ class _Pool:
         if self.is_cuda:
             self.buffer = torch.empty((self.room,), dtype=allocator.free_pages.dtype, pin_memory=True)
             threading.Thread(target=_match, args=(weakref.ref(self), self.wake), name="culeak-sglang", daemon=True).start()
+
+    def report(self) -> None:
+        allocator, cache = self.of(), self.cache()
+        if allocator is None or not self.domain.is_on:
+            return
+        size, free = allocator.size // allocator.page_size, allocator.available_size() // allocator.page_size
+        evictable = getattr(cache, "evictable_size", int)()
+        # Caches of several pools have several sizes.
+        cached = evictable // allocator.page_size if isinstance(evictable, int) else 0
+        self.pages.set(max(0, size - free - cached), cached, free=free)
+
+    def holds(self, request: Any, count: int) -> None:
+        known = self.requests.get(request.rid)
+        if known is None:
+            owner = self.pages.owner(request.rid)
+            weakref.finalize(request, owner.end).atexit = False
+        elif known[1] == count:
+            return
+        else:
+            owner = known[0]
+        self.requests[request.rid] = owner, count
+        owner.set(count)
+
+    def released(self, request: Any) -> None:
+        known = self.requests.pop(request.rid, None)
+        if known is not None:
+            known[0].set(0)
+            known[0].end()
 
     def took(self, pages: Any) -> None:
         count, first = len(pages), self.issued
@@ -105,11 +144,13 @@ class _Pool:
     def reset(self) -> None:
         self.domain.free_range(self.start)
         self.serials.clear()
+        self.report()
 
     def restored(self) -> None:
         """What was allocated since the backup is free again."""
         undone = range(self.backup, self.issued)
         self.domain.free_pages([self.start + serial * self.page for serial in undone])
+        self.report()
 
 
 def _match(of: "weakref.ref[_Pool]", wake: threading.Event) -> None:
@@ -163,6 +204,7 @@ def _start(module: ModuleType) -> None:
             known = allocator._culeak = _Pool(domain, torch, allocator)
             # Pages that were allocated before have no record.
             weakref.finalize(allocator, domain.free_range, known.start).atexit = False
+            weakref.finalize(allocator, known.pages.end).atexit = False
         return known  # type: ignore[no-any-return]
 
     def allocates(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -182,6 +224,7 @@ def _start(module: ModuleType) -> None:
                     count = (before - self.available_size()) // self.page_size
                     if known is not None and count > 0:
                         known.took(_taken(self, torch, count))
+                        known.report()
                 except Exception as error:  # noqa: BLE001
                     domain.failed(error)
             return result
@@ -191,7 +234,9 @@ def _start(module: ModuleType) -> None:
     def releases(original: Callable[..., Any]) -> Callable[..., Any]:
         def _release_page_ids(self: Any, *page_ids: Any, **kwargs: Any) -> Any:
             given(self, page_ids, 1)
-            return original(self, *page_ids, **kwargs)
+            result = original(self, *page_ids, **kwargs)
+            counted(self)
+            return result
 
         return _release_page_ids
 
@@ -203,7 +248,9 @@ def _start(module: ModuleType) -> None:
                 in_group = not self.is_not_in_free_group
             if not in_group:
                 given(self, (free_index,), self.page_size)
-            return original(self, free_index, *args, **kwargs)
+            result = original(self, free_index, *args, **kwargs)
+            counted(self)
+            return result
 
         return free
 
@@ -216,6 +263,14 @@ def _start(module: ModuleType) -> None:
                         known.gave(tensor if tokens == 1 else tensor // tokens)
         except Exception as error:  # noqa: BLE001
             domain.failed(error)
+
+    def counted(allocator: Any) -> None:
+        known = allocator.__dict__.get("_culeak")
+        if known is not None:
+            try:
+                known.report()
+            except Exception as error:  # noqa: BLE001
+                domain.failed(error)
 
     def then(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def made(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -250,7 +305,77 @@ def _start(module: ModuleType) -> None:
                 replace(owner, name, then(what))
 
 
-ADAPTER = Adapter("sglang", "sglang.srt.mem_cache.allocator", _start)
+def _known(cache: Any) -> Optional[_Pool]:
+    """The pool of a prefix cache; None until the first allocation from it."""
+    allocator = getattr(cache, "token_to_kv_pool_allocator", None)
+    known: Optional[_Pool] = getattr(allocator, "__dict__", {}).get("_culeak")
+    if known is not None and known.cache() is not cache:
+        known.cache = weakref.ref(cache)
+    return known if known is not None and known.domain.is_on else None
+
+
+def _length(request: Any) -> int:
+    return len(request.origin_input_ids) + len(request.output_ids)
+
+
+def _start_cache(module: ModuleType) -> None:
+    def then(act: Callable[..., None]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        def made(original: Callable[..., Any]) -> Callable[..., Any]:
+            def function(self: Any, *args: Any, **kwargs: Any) -> Any:
+                result = original(self, *args, **kwargs)
+                known = _known(self)
+                if known is not None:
+                    try:
+                        act(known, self, *args, **kwargs)
+                        known.report()
+                    except Exception as error:  # noqa: BLE001
+                        known.domain.failed(error)
+                return result
+
+            return function
+
+        return made
+
+    def grew(known: _Pool, cache: Any, req: Any, *args: Any, **kwargs: Any) -> None:
+        known.holds(req, -(-_length(req) // known.tokens))
+
+    def ended(known: _Pool, cache: Any, req: Any, *args: Any, **kwargs: Any) -> None:
+        known.released(req)
+
+    replace(module.RadixCache, "cache_unfinished_req", then(grew))
+    replace(module.RadixCache, "cache_finished_req", then(ended))
+    for name in ("evict", "reset"):
+        replace(module.RadixCache, name, then(lambda *_, **__: None))
+
+
+def _start_batch(module: ModuleType) -> None:
+    def decodes(original: Callable[..., Any]) -> Callable[..., Any]:
+        def prepare_for_decode(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(self, *args, **kwargs)
+            known = _known(self.tree_cache)
+            if known is not None:
+                try:
+                    size = known.tokens
+                    for request in self.reqs:
+                        # Each step adds a token: pages of a few tokens are counted once in 16 steps.
+                        length = _length(request)
+                        if length % max(size, 16) == 1 and request.rid in known.requests:
+                            known.holds(request, -(-length // size))
+                except Exception as error:  # noqa: BLE001
+                    known.domain.failed(error)
+            return result
+
+        return prepare_for_decode
+
+    replace(module.ScheduleBatch, "prepare_for_decode", decodes)
+
+
+_MODULES = {
+    "sglang.srt.mem_cache.allocator": _start,
+    "sglang.srt.mem_cache.radix_cache": _start_cache,
+    "sglang.srt.managers.schedule_batch": _start_batch,
+}
+ADAPTER = Adapter("sglang", _MODULES)
 
 
 def enable() -> None:

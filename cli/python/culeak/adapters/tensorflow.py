@@ -149,7 +149,7 @@ def _name_of(library: Any) -> str:
     return os.path.basename(library._name)
 
 
-ADAPTER = Adapter("tensorflow", "tensorflow", _start)
+ADAPTER = Adapter("tensorflow", {"tensorflow": _start})
 
 
 def enable() -> None:

@@ -60,7 +60,7 @@ def _start(torch: ModuleType) -> None:
         torch.cuda.use_mem_pool = torch.cuda.memory.use_mem_pool
 
 
-ADAPTER = Adapter("torch", "torch", _start)
+ADAPTER = Adapter("torch", {"torch": _start})
 
 
 def enable() -> None:

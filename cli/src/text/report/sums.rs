@@ -3,6 +3,7 @@
 use std::iter;
 
 use culeak::analysis::framework::owner_of_domain;
+use culeak::analysis::handles::Handles;
 use culeak::analysis::points::{DRIVER, Peak, PeakSite};
 use culeak::analysis::report::{FailedRow, Report, Tally};
 use culeak::analysis::words::of_kind;
@@ -23,7 +24,8 @@ pub fn conditions(report: &Report, lists_objects: bool) -> Vec<Sum> {
     let has_failed = report.totals.failed.count > 0 && report.trigger.is_none();
     let failed = has_failed.then(|| failed_requests(report)).into_iter().flatten();
     let rows = selection(report).into_iter().chain(objects_row(report, lists_objects));
-    rows.chain(failed).chain(source(report)).collect()
+    let odd = report.handles.as_ref().filter(|handles| handles.is_odd()).map(handles);
+    rows.chain(odd).chain(failed).chain(source(report)).collect()
 }
 
 /// The process: `python train.py, pid 4711, on node7, exited after 12 s`.
@@ -74,6 +76,7 @@ pub fn totals(report: &Report, lists_objects: bool) -> Vec<Sum> {
         rows.push(("claims", format!("{} (claims hold no memory)", claims.join(", "))));
     }
     rows.extend(objects_row(report, lists_objects));
+    rows.extend(report.handles.as_ref().map(handles));
     if totals.pool.count > 0 {
         rows.push((
             "pools",
@@ -173,6 +176,34 @@ fn selection(report: &Report) -> Vec<Sum> {
 fn objects_row(report: &Report, listed: bool) -> Option<Sum> {
     let hint = if listed { "" } else { " (--view objects lists them)" };
     objects::line(&report.objects).map(|objects| ("objects", format!("{objects}{hint}")))
+}
+
+/// `handles  20 mapped (40 GiB), 1 without a mapping (2 GiB); 120 of physical memory created, 99 freed`.
+fn handles(handles: &Handles) -> Sum {
+    let states = [
+        (handles.mapped, "mapped"),
+        (handles.released, "released and still mapped"),
+        (handles.unmapped, "without a mapping"),
+        (handles.retained, "retained more than once"),
+    ];
+    let states = states.iter().filter(|(tally, _)| tally.count > 0);
+    let live: Vec<String> = states
+        .map(|(tally, state)| format!("{} {state} ({})", units::count(tally.count), units::bytes(tally.bytes)))
+        .collect();
+    let live = if live.is_empty() {
+        "none live".to_owned()
+    } else {
+        live.join(", ")
+    };
+    let (created, freed) = (units::count(handles.created), units::count(handles.freed));
+    let failed = match handles.failed_releases {
+        0 => String::new(),
+        failed => format!(", {} failed", counted(failed, "release")),
+    };
+    (
+        "handles",
+        format!("{live}; {created} of physical memory created, {freed} freed{failed}"),
+    )
 }
 
 fn failed_requests(report: &Report) -> Vec<Sum> {
@@ -459,7 +490,7 @@ fn counted_losses(losses: &Losses, taken: &Taken) -> [(u64, Loss, &'static str, 
         losses.lost_stacks, Missing, "stack{s}", "this memory has no call site", SPACE;
         losses.lost_python, Missing, "Python stack{s}", "lines of Python are missing",
             "free disk space; which interpreters are read: `culeak help limits`";
-        losses.lost_details, Missing, "name{s} of modules, threads, devices or contexts", "shown without a name", SPACE;
+        losses.lost_details, Missing, "name{s} of modules, threads, devices, contexts or owners of pages", "shown without a name", SPACE;
         losses.lost_snapshots, Missing, "automatic snapshot{s}", "not written", SPACE;
         losses.lost_events, Missing, "event{s} of the timeline", "not written, for lack of space", SPACE;
         losses.lost_phases, Missing, "phase{s}", "not recorded, because there was no space or there were too many",

@@ -6,7 +6,7 @@ from collections import deque
 class KVCacheBlock:
     def __init__(self, block_id, pool):
         self.block_id, self.pool = block_id, pool
-        self.ref_cnt, self.is_null = 0, False
+        self.ref_cnt, self.is_null, self.block_hash = 0, False, None
 
 
 class BlockPool:
@@ -22,8 +22,20 @@ class BlockPool:
         blocks = [self.free_block_queue.popleft() for _ in range(num_blocks)]
         for block in blocks:
             assert block.ref_cnt == 0
-            block.ref_cnt = 1
+            block.ref_cnt, block.block_hash = 1, None
         return blocks
+
+    def get_num_free_blocks(self):
+        return len(self.free_block_queue)
+
+    def cache_full_blocks(self, request, blocks):
+        for block in blocks:
+            block.block_hash = (request.prefix, block.block_id) if request.prefix else None
+
+    def reset_prefix_cache(self):
+        for block in self.blocks:
+            block.block_hash = None
+        return True
 
     def touch(self, blocks):
         for block in blocks:
@@ -42,7 +54,9 @@ class BlockPool:
                 others.append(block)
                 continue
             block.ref_cnt -= 1
-            if block.ref_cnt == 0:
+            if block.ref_cnt == 0 and block.block_hash is None:
+                self.free_block_queue.appendleft(block)
+            elif block.ref_cnt == 0:
                 self.free_block_queue.append(block)
         for block in others:
             block.pool.free_blocks([block])
