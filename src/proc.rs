@@ -56,23 +56,48 @@ impl Mapping {
     }
 }
 
-/// The mappings of a process, and how much of each is resident, in bytes; by address.
+/// A mapping, and how much of it is resident.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resident {
+    pub mapping: Mapping,
+    pub bytes: u64,
+    /// It is memory of a device: `VM_IO` or `VM_PFNMAP`.
+    pub is_of_device: bool,
+}
+
+/// The mappings of a process by address, with what is resident of them.
 ///
 /// # Errors
 /// `/proc/PID/smaps` cannot be read.
-pub fn resident(pid: u32) -> io::Result<Vec<(Mapping, u64)>> {
-    let text = fs::read(format!("/proc/{pid}/smaps"))?;
-    let mut found: Vec<(Mapping, u64)> = Vec::new();
+pub fn resident(pid: u32) -> io::Result<Vec<Resident>> {
+    Ok(parsed_resident(&fs::read(format!("/proc/{pid}/smaps"))?))
+}
+
+fn parsed_resident(text: &[u8]) -> Vec<Resident> {
+    let mut found: Vec<Resident> = Vec::new();
     for line in text.split(|&byte| byte == b'\n') {
         if let Some(mapping) = Mapping::parse(line) {
-            found.push((mapping, 0));
-        } else if let (Some(last), Some(rest)) = (found.last_mut(), line.strip_prefix(b"Rss:")) {
-            let kib = String::from_utf8_lossy(rest);
-            let kib = kib.trim().strip_suffix(" kB").and_then(|kib| kib.parse::<u64>().ok());
-            last.1 = kib.unwrap_or(0).saturating_mul(1024);
+            found.push(Resident {
+                mapping,
+                bytes: 0,
+                is_of_device: false,
+            });
+            continue;
+        }
+        let line = String::from_utf8_lossy(line);
+        let Some((last, (key, value))) = found.last_mut().zip(line.split_once(':')) else {
+            continue;
+        };
+        match key {
+            "Rss" => {
+                let kib = value.trim().strip_suffix(" kB").and_then(|kib| kib.parse::<u64>().ok());
+                last.bytes = kib.unwrap_or(0).saturating_mul(1024);
+            }
+            "VmFlags" => last.is_of_device = value.split(' ').any(|flag| matches!(flag, "io" | "pf")),
+            _ => {}
         }
     }
-    Ok(found)
+    found
 }
 
 /// The kernel writes a line break in a path as `\012`.
@@ -213,6 +238,20 @@ pub fn own_pid(pid: u32) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn mappings_are_read_with_their_resident_bytes_and_whether_a_device_has_them() {
+        let text = b"7f0000000000-7f0000010000 rw-p 00000000 00:00 0 \n\
+            Size:                 64 kB\nRss:                  12 kB\nVmFlags: rd wr mr mw me ac \n\
+            7f1000000000-7f1000010000 rw-s 00000000 00:05 7                          /dev/nvidiactl\n\
+            Rss:                   0 kB\nVmFlags: rd wr sh mr mw me ms pf io dc de dd \n";
+        let found = parsed_resident(text);
+        let told: Vec<_> = found
+            .iter()
+            .map(|of| (of.mapping.range.start, of.bytes, of.is_of_device))
+            .collect();
+        assert_eq!(told, [(0x7f00_0000_0000, 12 << 10, false), (0x7f10_0000_0000, 0, true)]);
+    }
 
     #[test]
     fn a_line_becomes_a_mapping() {

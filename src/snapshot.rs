@@ -29,8 +29,8 @@ pub use allocations::{Allocation, Allocations, Call, Gathering};
 pub use at::PointError;
 pub use code::{GRADIENT_OF, Language, Location, Module, Stack, Symbol};
 pub use holders::{
-    Class, HeldBlock, HeldTensor, HolderPath, Holders, HostMemory, OwnerModule, Retainer, RootKind, Search, Step, Stop,
-    change_retained,
+    Class, HeldBlock, HeldTensor, HolderPath, Holders, HostMemory, HostRow, OwnerModule, Retainer, RootKind, Search,
+    Step, Stop, change_retained,
 };
 pub use pages::{PageOwner, PagePool, Pages};
 pub(crate) use validate::FRAMES_IN_ALL;
@@ -510,6 +510,9 @@ pub struct DeviceUsage {
     pub process_bytes: Option<u64>,
     /// What the driver counts for all other processes, and their number; `None` if it does not report each of them.
     pub others: Option<OtherProcesses>,
+    /// What the processes of its control group may have together, if a limit is set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_bytes: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -93,10 +93,14 @@ fn more_is_unexplained_if_the_driver_does_not_know_the_process() {
     let mut report = with_nvml(&["report", &pid, "--view", "ledger"]);
     let output = report
         .env("NVML_USED", (700 * MIB).to_string())
+        .env("NVML_LIMIT", (2048 * MIB).to_string())
         .output()
         .expect("the CLI starts");
     let text = String::from_utf8(output.stdout).expect("text");
-    assert!(text.contains("700 MiB of 80 GiB used (NVML 580.65.06)"), "{text}");
+    assert!(
+        text.contains("700 MiB of 80 GiB used (NVML 580.65.06); the limit of its control group is 2 GiB"),
+        "{text}"
+    );
     assert!(
         text.contains("unexplained, contexts and other processes included"),
         "{text}"

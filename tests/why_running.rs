@@ -137,7 +137,121 @@ fn the_host_memory_of_holders_is_what_is_freed_with_them() {
     assert_eq!(of["resident_bytes"].as_u64(), Some(parts));
     let in_use = of["malloc_bytes"].as_u64().unwrap_or(0) + of["python_bytes"].as_u64().unwrap_or(0);
     assert!(in_use > 80_000_000, "{of}");
+    let by_type = |name: &str| {
+        let rows = lists(&of["types"]).iter();
+        rows.filter(|row| row["name"] == name).map(bytes).sum::<u64>()
+    };
+    // Of the texts, of the arrays of the lists in a dictionary, and beside an object.
+    for (name, bytes) in [("bytes", 70_000_000), ("list", 1000 * 8000), ("bytearray", 10 << 20)] {
+        let found = by_type(name);
+        assert!(
+            (bytes..bytes + bytes / 4).contains(&found),
+            "{name}: {found} of {bytes}"
+        );
+    }
+    let typed = sum(&of["types"]);
+    assert!(typed <= in_use && typed > in_use / 100 * 95, "{typed} of {in_use}");
+    assert_eq!(sum(&of["arenas"]), of["malloc_bytes"].as_u64().expect("bytes"));
+    for (by, part) in [
+        ("type", "bytearray"),
+        ("arena", "malloc: main arena"),
+        ("arena", "Python's heap"),
+    ] {
+        let output = Command::new(culeak())
+            .args(["why", &pid, "--host", "--by", by])
+            .output();
+        let text = String::from_utf8(output.expect("the CLI starts").stdout).expect("text");
+        assert!(text.contains(part), "{text}");
+    }
     victim.quit();
+}
+
+#[test]
+fn a_process_of_which_no_block_is_known_is_asked_for_its_host_memory() {
+    let script = "kept = [b'x' * size for size in [10_000] * 3000]\nprint(0, 0)\nprint('ready', flush=True)\ninput()";
+    let (mut child, _) = ready(Command::new("python3").args(["-c", script]));
+    let pid = child.id().to_string();
+    let asked = |options: &[&str]| {
+        Command::new(culeak())
+            .args(["why", &pid])
+            .args(options)
+            .output()
+            .expect("the CLI starts")
+    };
+    let refused = asked(&[]);
+    assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("without a recording"));
+    for options in [&["--host"][..], &["--host", "--pause"]] {
+        let output = asked(options);
+        let (text, said) = (
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr),
+        );
+        assert!(
+            text.contains("no GPU memory is known to be held") && text.contains("__main__.kept (list of 3000)"),
+            "{text}{said}"
+        );
+        assert!(said.contains("its GPU memory is not known"), "{said}");
+    }
+    let by = String::from_utf8(asked(&["--by", "type"]).stderr).expect("text");
+    assert!(by.contains("add --host"), "{by}");
+    drop(child.stdin.take());
+    child.wait().expect("ended");
+}
+
+#[test]
+fn what_grew_in_a_process_that_was_never_recorded_is_named_by_holder_type_and_arena() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let script = sources().join("victims/unrecorded_rmm.py");
+    let mut program = Command::new("python3");
+    program
+        .arg(script)
+        .arg(folder.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let mut child = program.spawn().expect("started");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let mut until = |wanted: &str| while lines.next().expect("a line").expect("text") != wanted {};
+    until("ready");
+    let (pid, before) = (child.id().to_string(), folder.path().join("before.json"));
+    let before = before.to_str().expect("a path in UTF-8");
+    let output = Command::new(culeak())
+        .args(["snapshot", &pid, "--why", "--host", "-o", before])
+        .output();
+    assert!(output.expect("the CLI starts").status.success());
+    child
+        .stdin
+        .as_mut()
+        .expect("piped")
+        .write_all(b"grow\n")
+        .expect("written");
+    until("grown");
+    let diff = json(&["diff", before, &pid, "--host", "--json"]);
+    let grown = lists(&diff["rows"]).iter().filter(|row| row["state"] != "unchanged");
+    let grown: Vec<String> = grown
+        .map(|row| format!("{}: {}", row["label"].as_str().expect("a label"), row["bytes_delta"]))
+        .collect();
+    assert_eq!(grown, ["__main__.kept: 20480"]);
+    for (list, name) in [
+        ("holders", "__main__.history"),
+        ("types", "bytes"),
+        ("arenas", "malloc: main arena"),
+    ] {
+        let row = &diff["host"][list][0];
+        let delta = row["bytes_delta"].as_u64().unwrap_or(0);
+        assert!(
+            row["name"] == name && (30_000_000..33_000_000).contains(&delta),
+            "{list}: {}",
+            diff["host"][list]
+        );
+    }
+    let text = Command::new(culeak()).args(["diff", before, &pid, "--host"]).output();
+    let text = String::from_utf8(text.expect("the CLI starts").stdout).expect("text");
+    assert!(
+        text.contains("host memory grew by") && text.contains("by arena"),
+        "{text}"
+    );
+    drop(child.stdin.take());
+    child.wait().expect("ended");
 }
 
 #[test]
@@ -278,6 +392,13 @@ fn the_buffers_of_xla_are_read_in_a_process_that_was_never_recorded() {
 fn the_blocks_of_cupy_are_read_in_a_process_that_was_never_recorded() {
     let text = origins_of("unrecorded_cupy.py");
     assert!(text.contains("kept") && text.contains("plans"), "{text}");
+}
+
+#[test]
+fn the_buffers_of_rmm_are_read_in_a_process_that_was_never_recorded() {
+    let text = origins_of("unrecorded_rmm.py");
+    let all = ["__main__.kept", "__main__.aligned", "__main__.on_default_stream"];
+    assert!(all.iter().all(|name| text.contains(name)), "{text}");
 }
 
 #[test]

@@ -10,6 +10,7 @@
 
 pub mod at;
 mod by_holder;
+pub use by_holder::name_by_holder;
 mod file;
 pub mod holders;
 pub mod kept;

@@ -43,7 +43,18 @@ pub struct Process {
     compute_instance: c_uint,
 }
 
+/// `nvmlGetMemoryLimits_v1_t`. Bytes; a hard limit of `u64::MAX` is none.
+#[repr(C)]
+struct MemoryLimits {
+    /// The folder of a control group.
+    name_space: *const c_char,
+    soft: u64,
+    hard: u64,
+    used: u64,
+}
+
 const _: () = assert!(size_of::<Memory>() == 40 && size_of::<Process>() == 24, "as in nvml.h");
+const _: () = assert!(size_of::<MemoryLimits>() == 32, "as in nvml.h");
 
 impl Process {
     /// `None` if NVML does not know.
@@ -152,6 +163,20 @@ impl Device<'_> {
         };
         call!(self.nvml, "nvmlDeviceGetMemoryInfo_v2", self.handle => *mut c_void, &mut memory => *mut Memory)?;
         Ok(memory)
+    }
+
+    /// How many bytes of the device the processes of the control group with this folder may have; `None`: no limit is set, or the driver is
+    /// older than CUDA 13.4 and has none.
+    pub fn limit(&self, group: &CStr) -> Option<u64> {
+        let mut limits = MemoryLimits {
+            name_space: group.as_ptr(),
+            soft: 0,
+            hard: u64::MAX,
+            used: 0,
+        };
+        call!(self.nvml, "nvmlDeviceGetMemoryLimits_v1", self.handle => *mut c_void, &mut limits => *mut MemoryLimits)
+            .ok()?;
+        (limits.hard != u64::MAX).then_some(limits.hard)
     }
 
     /// The processes that use the device for computing or graphics, each once, by pid. Empty if NVML cannot list them here.

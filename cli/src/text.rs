@@ -6,6 +6,7 @@
 pub mod categories;
 pub mod check;
 pub mod diff;
+pub mod host;
 pub mod job;
 pub mod ledger;
 pub mod markdown;

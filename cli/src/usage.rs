@@ -5,6 +5,9 @@
 //! callers. Devices are matched by UUID, since ordinals differ between processes. Deliberately absent: processes that have
 //! ended.
 
+use std::ffi::CString;
+use std::fs;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -101,5 +104,21 @@ fn device_usage(nvml: &Nvml, device: usize, uuid: &str, pid: u32) -> Result<Devi
             bytes,
             count: others.len() as u64,
         }),
+        limit_bytes: groups(pid).iter().filter_map(|group| found.limit(group)).min(),
     })
+}
+
+/// The folders of the control group of a process and of those around it (version 2).
+fn groups(pid: u32) -> Vec<CString> {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let own = text.lines().find_map(|line| line.strip_prefix("0::/"));
+    let all = Path::new(own.unwrap_or_default()).ancestors();
+    let folders = all.filter_map(|group| {
+        Path::new("/sys/fs/cgroup")
+            .join(group)
+            .into_os_string()
+            .into_string()
+            .ok()
+    });
+    folders.filter_map(|folder| CString::new(folder).ok()).collect()
 }

@@ -21,8 +21,10 @@ use crate::analysis::words::plural;
 use crate::point::Point;
 use crate::snapshot::{Allocator, Losses, Snapshot, Taken};
 
+mod host;
 mod objects;
 
+pub use host::{HostChange, HostChanges};
 pub use objects::ObjectChanges;
 
 /// The value of [`Diff::format`].
@@ -76,6 +78,9 @@ pub struct Diff<'a> {
     pub opaque_pools: Vec<OpaquePool>,
     /// Objects without an address; `None`: not known on both sides.
     pub objects: Option<ObjectChanges<'a>>,
+    /// Host memory; absent: it was not asked for on both sides.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<HostChanges>,
     pub warnings: Vec<String>,
 }
 
@@ -240,6 +245,7 @@ impl<'a> Diff<'a> {
             totals,
             opaque_pools,
             objects: objects::changes(before, after, options, same_process),
+            host: host::changes(before.holders.as_ref(), after.holders.as_ref(), options),
             warnings: objects::not_compared(before, after, options)
                 .into_iter()
                 .chain(warnings(bare, same_process))

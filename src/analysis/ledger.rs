@@ -109,6 +109,9 @@ pub struct DriverSide {
     pub reserved_bytes: u64,
     /// The driver reported what this process uses.
     pub knows_process: bool,
+    /// What the processes of its control group may have together, if a limit is set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_bytes: Option<u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -385,6 +388,7 @@ fn device_ledger<'a>(
             used_bytes: usage.used_bytes,
             reserved_bytes: usage.reserved_bytes,
             knows_process: usage.process_bytes.is_some(),
+            limit_bytes: usage.limit_bytes,
         }),
         ..DeviceLedger::empty(snapshot, device)
     }

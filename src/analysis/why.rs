@@ -42,6 +42,7 @@ pub use sites::{SiteHolder, SiteHolders, by_site};
 
 use gathered::Gathered;
 pub use gathered::OriginKey;
+pub(crate) use retained::untyped;
 use retained::{add_unused, retained};
 
 /// The value of [`Why::format`].

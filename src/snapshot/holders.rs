@@ -124,7 +124,7 @@ pub struct Search {
 }
 
 /// What the resident memory of a process is used for, in bytes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HostMemory {
     /// The sum of all others.
@@ -135,28 +135,74 @@ pub struct HostMemory {
     /// Memory of glibc's malloc, in use and free.
     pub malloc_bytes: u64,
     pub malloc_free_bytes: u64,
+    /// Pinned and managed memory of a recording.
+    #[serde(default)]
+    pub pinned_bytes: u64,
     pub stacks_bytes: u64,
     /// Files that are mapped: the program and its libraries.
     pub files_bytes: u64,
-    /// Mapped devices: the CUDA driver's, and shared memory.
+    /// Mapped devices and memory of devices, such as the CUDA driver's and pinned memory that was not recorded; and shared memory.
     pub devices_bytes: u64,
     /// Other anonymous memory, such as that of other allocators.
     pub other_bytes: u64,
+    /// What Python's heap and malloc are used for, largest first: types of Python and C++, each with the arrays of its objects.
+    #[serde(default)]
+    pub types: Vec<HostRow>,
+    /// The arenas of malloc.
+    #[serde(default)]
+    pub arenas: Vec<HostRow>,
+}
+
+/// Host memory of one type or arena.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct HostRow {
+    /// `dict`, `c10::TensorImpl`; `malloc: main arena`.
+    pub name: String,
+    /// In use.
+    pub bytes: u64,
+    /// Objects of a type; chunks of an arena.
+    pub count: u64,
+    /// Of an arena: resident and not in use.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub free_bytes: u64,
 }
 
 impl HostMemory {
     /// The parts with their names.
-    pub fn named(&self) -> [(&'static str, u64); 8] {
+    pub fn named(&self) -> [(&'static str, u64); 9] {
         [
             ("Python's heap", self.python_bytes),
             ("free in Python's heap", self.python_free_bytes),
             ("malloc", self.malloc_bytes),
             ("free in malloc", self.malloc_free_bytes),
+            ("pinned or managed", self.pinned_bytes),
             ("stacks", self.stacks_bytes),
             ("mapped files", self.files_bytes),
             ("devices", self.devices_bytes),
             ("other", self.other_bytes),
         ]
+    }
+
+    /// All resident memory by what allocates it, largest first: the arenas of malloc, Python's heap, and mappings.
+    pub fn by_arena(&self) -> Vec<HostRow> {
+        let of_malloc = |name: &str| name.contains("malloc");
+        let named = self.named().into_iter().filter(|(name, _)| !of_malloc(name));
+        let mut rows: Vec<HostRow> = self.arenas.clone();
+        for (name, bytes) in named.filter(|(_, bytes)| *bytes > 0) {
+            match rows.last_mut() {
+                Some(heap) if name == "free in Python's heap" && heap.name == "Python's heap" => {
+                    heap.free_bytes = bytes
+                }
+                _ => rows.push(HostRow {
+                    name: name.to_owned(),
+                    bytes,
+                    ..HostRow::default()
+                }),
+            }
+        }
+        rows.sort_by_key(|row| std::cmp::Reverse(row.bytes + row.free_bytes));
+        rows
     }
 }
 

@@ -38,6 +38,15 @@ int nvmlDeviceGetMemoryInfo_v2(void *device, Memory *memory) {
     return SUCCESS;
 }
 
+typedef struct { const char *group; unsigned long long soft, hard, used; } Limits;
+
+/* Of every control group: NVML_LIMIT, if that is set. */
+int nvmlDeviceGetMemoryLimits_v1(void *device, Limits *limits) {
+    if (!device || strncmp(limits->group, "/sys/fs/cgroup", 14) != 0) return INVALID;
+    limits->hard = getenv("NVML_LIMIT") ? number("NVML_LIMIT") : ~0ull;
+    return SUCCESS;
+}
+
 /* The process NVML_PID, if that is set, and another one. */
 int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, Process *processes) {
     unsigned there = getenv("NVML_PID") ? 2 : 0;

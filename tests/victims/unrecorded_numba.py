@@ -40,8 +40,12 @@ class MappedMemory(AutoFreePointer):
     pass
 
 
+class ManagedMemory(AutoFreePointer):
+    pass
+
+
 driver = types.ModuleType("numba.cuda.cudadrv.driver")
-driver.MemoryPointer, driver.AutoFreePointer = MemoryPointer, AutoFreePointer
+driver.MemoryPointer, driver.AutoFreePointer, driver.ManagedMemory = MemoryPointer, AutoFreePointer, ManagedMemory
 sys.modules["numba.cuda.cudadrv.driver"] = driver
 devices = [Device(number) for number in range(2)]
 contexts = [Context(weakref.proxy(device)) for device in devices]
@@ -55,7 +59,7 @@ def allocated(number, **options):
     return memory(0x7E0000000000 + number * 0x1000 + number % 2, 1000 + number, finalizer=print, **options)
 
 
-kept = [allocated(number) for number in range(20)]
+kept = [allocated(number) for number in range(20)] + [allocated(40, of=ManagedMemory)]
 views = [memory(0x7E0000000010, 8, of=MemoryPointer, owner=kept[0])]
 # An opened handle of another process, and arrays without elements.
 opened_handle = memory(0x7D0000000000, 1 << 30, of=MemoryPointer)
@@ -70,7 +74,7 @@ word(place).value = 0xFFFFFFFFFFFFFFE0
 host = [memory(0x7F0000000000, 4096, of=MappedMemory, finalizer=print)]
 # Not memory, but the class behind a count.
 classes = (AutoFreePointer, 7, 8)
-print(20, sum(each.size for each in kept), flush=True)
+print(21, sum(each.size for each in kept), flush=True)
 print("ready", flush=True)
 sys.stdin.read()
 os._exit(0)

@@ -112,7 +112,7 @@ pub fn search(
             searched => searched?,
         };
         if options.host && search.copies == 1 {
-            search.host = host::usage(&copy, &searched.native);
+            search.host = host::usage(&mut searched, &options.excluded);
         }
         search.visited += searched.graph.len() as u64 - 1;
         search.torn += searched.torn;

@@ -1,49 +1,219 @@
 //! Host memory: what the resident memory of the process is used for, and how much of it each holder keeps.
 //!
+//! ```text
+//! smaps: mapping, resident bytes ─► pinned, then by the owner of its pages: Python's heap, an arena of malloc, a stack ─► other
+//! chunk ─► its type: that of the object in it, of the object whose array it is, or of its virtual table ─► types
+//!       └► the owner of its page ─► how much of Python's heap and of each arena is in use
+//! ```
+//!
+//! No mapping counts for more than is resident of it: its pages were found at another time.
+//!
 //! A holder keeps what it dominates, as it does blocks of the GPU. Only memory whose size is known counts: chunks of glibc's malloc
 //! and of CPython's allocator. A text or a number belongs to what refers to it if nothing else does. So the sums are lower limits.
 
-use culeak::proc;
-use culeak::snapshot::HostMemory;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+
+use culeak::analysis::words;
+use culeak::proc::{self, Mapping, Resident};
+use culeak::snapshot::{HostMemory, HostRow};
+use foldhash::fast::FixedState;
 
 use crate::bits::Bits;
 use crate::copy::{Image, PAGE};
 use crate::findings::Findings;
 use crate::graph::NodeKind;
 use crate::native::kinds::Kind;
-use crate::native::{Heap, Native, pages};
+use crate::native::{Chunk, Heap, Native, Owner, pages};
 use crate::python::{Count, Python, Sort};
+use crate::walk::rules::object_in;
 
-/// What the resident memory is used for; `None` for a core file.
-pub fn usage(copy: &Image, native: &Native) -> Option<HostMemory> {
-    let pid = copy.source().pid()?;
-    // A mapping of a stack may contain other memory.
-    let mut found = HostMemory {
-        stacks_bytes: native.stack_bytes(),
-        ..HostMemory::default()
-    };
-    for (mapping, resident) in proc::resident(pid).ok()? {
-        found.resident_bytes += resident;
-        match mapping.file() {
-            Some(file) if file.starts_with("/dev") => found.devices_bytes += resident,
-            Some(_) => found.files_bytes += resident,
-            None => {}
+/// Types that are reported.
+const MOST_TYPES: usize = 2000;
+
+/// What the resident memory is used for; `None` for a core file. `pinned`: pinned and managed memory, and
+/// addresses of devices, in order.
+pub fn usage(searched: &mut Findings, pinned: &[Range<u64>]) -> Option<HostMemory> {
+    let copy = searched.copy;
+    let mut found = HostMemory::default();
+    let mut resident: BTreeMap<Owner, u64> = BTreeMap::new();
+    for mapping in proc::resident(copy.source().pid()?).ok()? {
+        let Resident {
+            mapping: Mapping { range, .. },
+            bytes,
+            is_of_device,
+        } = &mapping;
+        found.resident_bytes += bytes;
+        let mut left = *bytes;
+        let mut take = |bytes: u64| {
+            let taken = bytes.min(left);
+            left -= taken;
+            taken
+        };
+        let near = &pinned[pinned.partition_point(|block| block.end <= range.start)..];
+        let common = near
+            .iter()
+            .map(|block| block.end.min(range.end).saturating_sub(block.start.max(range.start)));
+        found.pinned_bytes += take(common.take_while(|bytes| *bytes > 0).sum());
+        for (owner, bytes) in searched.native.owners(copy, range) {
+            *resident.entry(owner).or_default() += take(bytes);
+        }
+        match mapping.mapping.file() {
+            _ if *is_of_device => found.devices_bytes += left,
+            Some(file) if file.starts_with("/dev") => found.devices_bytes += left,
+            Some(_) => found.files_bytes += left,
+            None => found.other_bytes += left,
         }
     }
-    for (of, used, free) in [
-        (pages::Kind::Pool, &mut found.python_bytes, &mut found.python_free_bytes),
-        (
-            pages::Kind::Glibc,
-            &mut found.malloc_bytes,
-            &mut found.malloc_free_bytes,
-        ),
-    ] {
-        let (all, in_use) = native.bytes_in_use(copy, of);
-        (*used, *free) = (in_use, all - in_use);
+    let (types, used) = types(searched);
+    found.types = types;
+    for (owner, bytes) in resident {
+        let (in_use, count) = used.get(&owner).copied().unwrap_or_default();
+        let (in_use, free) = (in_use.min(bytes), bytes.saturating_sub(in_use));
+        let name = match owner {
+            Owner::Stack => {
+                found.stacks_bytes += bytes;
+                continue;
+            }
+            Owner::Python => {
+                (found.python_bytes, found.python_free_bytes) = (in_use, free);
+                continue;
+            }
+            Owner::Arena(0) => "malloc: main arena".to_owned(),
+            Owner::Arena(arena) => format!("malloc: arena {arena:#x}"),
+            Owner::Mapped => "malloc: mappings of one chunk each".to_owned(),
+        };
+        found.malloc_bytes += in_use;
+        found.malloc_free_bytes += free;
+        let (bytes, free_bytes) = (in_use, free);
+        found.arenas.push(HostRow {
+            name,
+            bytes,
+            count,
+            free_bytes,
+        });
     }
-    let known = found.named().iter().map(|(_, bytes)| bytes).sum();
-    found.other_bytes = found.resident_bytes.saturating_sub(known);
     Some(found)
+}
+
+/// Bytes and number of the chunks in use of each owner.
+type Used = BTreeMap<Owner, (u64, u64)>;
+
+/// The chunks in use by type, the largest first.
+fn types(searched: &mut Findings) -> (Vec<HostRow>, Used) {
+    let copy = searched.copy;
+    let mut sums = Sums {
+        copy,
+        counted: Bits::new(copy.granules()),
+        types: HashMap::default(),
+        used: Used::new(),
+    };
+    let pieces = copy.pieces();
+    // Arrays belong to their objects, so these come first.
+    for are_objects in [true, false] {
+        for (piece, kind) in pieces
+            .iter()
+            .flat_map(|piece| [(piece, pages::Kind::Pool), (piece, pages::Kind::Glibc)])
+        {
+            for chunk in searched.native.chunks_in(copy, piece, kind) {
+                match are_objects {
+                    true => sums.object(searched, chunk),
+                    false => {
+                        let is_driver = searched.native.chunk(copy, chunk.start).is_none();
+                        let size = || words::bytes(chunk.bytes.next_power_of_two());
+                        let name = if is_driver {
+                            "(the CUDA driver)".to_owned()
+                        } else {
+                            format!("(no type, up to {})", size())
+                        };
+                        sums.add(&searched.native, chunk, &name, 1);
+                    }
+                }
+            }
+        }
+    }
+    let rows = sums.types.into_iter().map(|(name, (bytes, count))| HostRow {
+        name,
+        bytes,
+        count,
+        free_bytes: 0,
+    });
+    let mut rows: Vec<HostRow> = rows.collect();
+    rows.sort_by(|a, b| (Reverse(a.bytes), &a.name).cmp(&(Reverse(b.bytes), &b.name)));
+    rows.truncate(MOST_TYPES);
+    (rows, sums.used)
+}
+
+struct Sums<'c, 's> {
+    copy: &'c Image<'s>,
+    /// The chunks that were counted, by granule.
+    counted: Bits,
+    types: HashMap<String, (u64, u64), FixedState>,
+    used: Used,
+}
+
+impl Sums<'_, '_> {
+    /// Adds a chunk, unless it was counted.
+    fn add(&mut self, native: &Native, chunk: Chunk, name: &str, count: u64) {
+        let is_new = self
+            .copy
+            .granule(chunk.start)
+            .is_some_and(|granule| self.counted.set(granule));
+        let Some(owner) = native.owner(self.copy, chunk.start).filter(|_| is_new) else {
+            return;
+        };
+        let bytes = native.resident(&chunk);
+        let used = self.used.entry(owner).or_default();
+        *used = (used.0 + bytes, used.1 + 1);
+        if !self.types.contains_key(name) {
+            self.types.insert(name.to_owned(), (0, 0));
+        }
+        if let Some(of) = self.types.get_mut(name) {
+            *of = (of.0 + bytes, of.1 + count);
+        }
+    }
+
+    /// Adds a chunk that contains an object of Python or C++ with the chunks that are the object's.
+    fn object(&mut self, searched: &mut Findings, chunk: Chunk) {
+        let (copy, native) = (self.copy, &mut searched.native);
+        let (mut places, mut name) = (Vec::new(), String::new());
+        if let Some(python) = &mut searched.python
+            && let Some(address) = object_in(copy, python, chunk)
+            && let Some(of) = python.object(copy, address)
+        {
+            places.extend(python.arrays(copy, address, of).into_iter().map(|array| array.start));
+            places.extend(buffer(copy, native, python, address));
+            let words: Vec<u64> = python.words_of(copy, address, of).collect();
+            places.extend(words.into_iter().filter(|word| is_untyped(copy, native, python, *word)));
+            name.push_str(python.type_name(of));
+        } else if let Some(class) = native.class(copy, chunk.start) {
+            name.push_str(class);
+            places.extend(data(copy, native, chunk.start));
+        } else {
+            return;
+        }
+        self.add(native, chunk, &name, 1);
+        for place in places.into_iter().filter(|place| *place >= PAGE) {
+            let own = native.around(copy, place).filter(|own| own.heap != Heap::Window);
+            own.into_iter().for_each(|own| self.add(native, own, &name, 0));
+        }
+    }
+}
+
+/// Whether a chunk begins here in which no object is.
+fn is_untyped(copy: &Image, native: &mut Native, python: &mut Python, place: u64) -> bool {
+    let chunk = native.around(copy, place).filter(|_| place >= PAGE);
+    chunk.is_some_and(|chunk| {
+        chunk.start == place && object_in(copy, python, chunk).is_none() && native.class(copy, place).is_none()
+    })
+}
+
+/// The words of a storage of PyTorch, one of which leads to the data of a tensor of the CPU.
+fn data(copy: &Image, native: &mut Native, place: u64) -> Vec<u64> {
+    let is_storage = native.kind(copy, place) == Kind::Storage;
+    let words = 0..if is_storage { FIRST_WORDS } else { 0 };
+    words.map(|word| copy.word(place + word * 8)).collect()
 }
 
 /// The bytes of host memory of each node that has some, by number.
@@ -73,11 +243,7 @@ pub(crate) fn weights(searched: &mut Findings) -> Vec<(u32, u64)> {
                         }
                     }
                 }
-                // The data of a tensor of the CPU.
-                None if native.kind(copy, address) == Kind::Storage => {
-                    places.extend((0..FIRST_WORDS).map(|word| copy.word(address + word * 8)));
-                }
-                None => {}
+                None => places.extend(data(copy, native, address)),
             }
             let of_place = |place: u64| {
                 let chunk = native.around(copy, place).filter(|chunk| chunk.heap != Heap::Window)?;

@@ -6,6 +6,7 @@
 //! * [`roots`]: static memory, stacks, thread-local variables
 //! * [`locals`]: which file a thread-local variable is of
 //! * [`counts`]: reference counts of C++ objects
+//! * `owners`: whose memory pages are, and how much of it is resident
 //! * [`driver`]: what belongs to the CUDA driver and so holds nothing
 
 use std::ops::Range;
@@ -30,12 +31,14 @@ pub mod driver;
 pub mod glibc;
 pub mod kinds;
 pub mod locals;
+mod owners;
 pub mod pages;
 pub mod pools;
 pub mod roots;
 pub mod rtti;
 pub mod vectors;
 
+pub use owners::Owner;
 pub use rtti::ClassId;
 
 /// An allocated piece of heap memory.
@@ -378,37 +381,6 @@ impl Native {
                 see(self.starting(copy, start, kind));
             }
         });
-    }
-
-    /// The resident bytes of a chunk of glibc or of Python's allocator, with its header.
-    pub fn resident(&self, chunk: &Chunk) -> u64 {
-        let header = if chunk.heap == Heap::Glibc { 8 } else { 0 };
-        let whole = chunk.start - header..chunk.start + chunk.bytes;
-        match chunk.bytes > PAGE {
-            true => (self.pages.present(whole.clone()))
-                .map(|part| part.end.min(whole.end) - part.start.max(whole.start))
-                .sum(),
-            false => whole.end - whole.start,
-        }
-    }
-
-    /// The resident bytes of all pages of glibc or of Python's allocator, and those of chunks in use, the CUDA driver's included.
-    pub fn bytes_in_use(&self, copy: &Image, of: Kind) -> (u64, u64) {
-        let used = parallel::flat_map(&copy.pieces(), |piece| {
-            let mut bytes = 0;
-            self.pages.each_start_in(copy, piece, of, &mut |start, _| {
-                bytes += self.resident(&self.starting(copy, start, of));
-            });
-            vec![bytes]
-        });
-        let all = self.pages.bytes_of(of);
-        (all, used.into_iter().sum::<u64>().min(all))
-    }
-
-    /// The resident bytes of the stacks of threads, with their thread-local memory.
-    pub fn stack_bytes(&self) -> u64 {
-        let stacks = self.stacks.iter().filter_map(|stack| stack.whole.clone());
-        stacks.map(|stack| self.pages.bytes(stack)).sum()
     }
 
     /// Finds the CUDA driver's records of these blocks, which hold nothing: afterwards they are no chunks.

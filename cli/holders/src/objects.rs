@@ -1,6 +1,8 @@
-//! The live blocks of CuPy and numba, each of which an object of Python has, read from a process that was never recorded.
+//! The live blocks of CuPy, numba and RMM, each of which an object of Python has, read from a process that was never recorded.
 //!
 //! ```text
+//! sys.modules["rmm.pylibrmm.device_buffer"].DeviceBuffer ─► its instances: { count, class, virtual functions, buffer, … }
+//!     buffer: { address, bytes in use, alignment (in newer versions), bytes, stream, … }
 //! sys.modules["cupy.cuda.memory"].PooledMemory, … ─► their instances: { count, class, address (0: given back), bytes, device, … }
 //! sys.modules["numba.cuda.cudadrv.driver"].MemoryPointer, … ─► their instances:
 //!     size │ is_managed: numba frees it │ context ─► device ─► id, both by weak proxies
@@ -8,7 +10,8 @@
 //! ```
 //!
 //! No list contains them, so all copied memory is searched for words that are the address of a class. Memory of no pool of CuPy has an
-//! object of class `Memory`. Arrays that numba has put off freeing have no object.
+//! object of class `Memory`. Arrays that numba has put off freeing have no object. RMM's buffers that only C++ has are in no
+//! object of Python, and no device is known of the others.
 
 use std::collections::{HashMap, HashSet};
 
@@ -36,14 +39,18 @@ pub struct Library {
 /// object is not understood.
 type Read = fn(&mut Python, &Image, &[(&str, u64)], &mut Budget) -> Vec<Option<[u64; 3]>>;
 
-const LIBRARIES: [Library; 2] = [
+const LIBRARIES: [Library; 4] = [
+    of_rmm("/rmm/pylibrmm/device_buffer.", "rmm.pylibrmm.device_buffer"),
+    // Before 24.12.
+    of_rmm("/rmm/_lib/device_buffer.", "rmm._lib.device_buffer"),
     Library {
         name: "CuPy",
         allocator: "MemoryPool",
         path: "/cupy/cuda/memory.",
         module: "cupy.cuda.memory",
-        // Memory of CuPy's own pools, of the driver's pools, and of no pool; and a part of what a pool has, which leads to such memory.
-        classes: &["PooledMemory", "MemoryAsync", "Memory", "_Chunk"],
+        // Memory of CuPy's own pools, of the driver's pools, and of no pool, which may be managed; and a part of what a pool has,
+        // which leads to such memory.
+        classes: &["PooledMemory", "MemoryAsync", "Memory", "ManagedMemory", "_Chunk"],
         read: of_cupy,
     },
     Library {
@@ -51,10 +58,21 @@ const LIBRARIES: [Library; 2] = [
         allocator: "cuMemAlloc",
         path: "/numba",
         module: "numba.cuda.cudadrv.driver",
-        classes: &["MemoryPointer", "AutoFreePointer"],
+        classes: &["MemoryPointer", "AutoFreePointer", "ManagedMemory"],
         read: of_numba,
     },
 ];
+
+const fn of_rmm(path: &'static str, module: &'static str) -> Library {
+    Library {
+        name: "RMM",
+        allocator: "device_memory_resource",
+        path,
+        module,
+        classes: &["DeviceBuffer"],
+        read: buffers,
+    }
+}
 
 /// The words of an object that may lead to others.
 const OBJECT_BYTES: u64 = 96;
@@ -152,14 +170,31 @@ fn of_cupy(_: &mut Python, copy: &Image, objects: &[(&str, u64)], _: &mut Budget
         .flat_map(|(_, chunk)| (*chunk..*chunk + OBJECT_BYTES).step_by(8))
         .map(|place| copy.word(place))
         .collect();
-    let is_given_out =
-        |(class, object): &&(&str, u64)| *class != "_Chunk" && !(*class == "Memory" && of_pools.contains(object));
+    let is_given_out = |(class, object): &&(&str, u64)| {
+        *class != "_Chunk" && !(class.ends_with("Memory") && *class != "PooledMemory" && of_pools.contains(object))
+    };
     let memory = |(class, object): &(&str, u64)| {
         let (address, bytes) = (copy.word(object + BEHIND), copy.word(object + BEHIND + 8));
         let is_whole = address % UNIT == 0 && (bytes % UNIT == 0 || *class != "PooledMemory");
         is_whole.then(|| [address, bytes, copy.half(object + BEHIND + 16).into()])
     };
     objects.iter().filter(is_given_out).map(memory).collect()
+}
+
+fn buffers(_: &mut Python, copy: &Image, objects: &[(&str, u64)], _: &mut Budget) -> Vec<Option<[u64; 3]>> {
+    /// More than a buffer has, and less than the address of a stream.
+    const MOST: u64 = 1 << 40;
+    let memory = |(_, object): &(&str, u64)| {
+        let buffer = copy.word(object + BEHIND + 8);
+        if buffer == 0 {
+            return Some([0; 3]);
+        }
+        let [address, used, third, fourth] = [0, 8, 16, 24].map(|field| copy.word(buffer + field));
+        let has_alignment = third.is_power_of_two() && (used..MOST).contains(&fourth);
+        let bytes = if has_alignment { fourth } else { third };
+        (copy.has(buffer) && (used..MOST).contains(&bytes)).then_some([address, bytes, 0])
+    };
+    objects.iter().map(memory).collect()
 }
 
 fn of_numba(python: &mut Python, copy: &Image, objects: &[(&str, u64)], budget: &mut Budget) -> Vec<Option<[u64; 3]>> {

@@ -24,7 +24,7 @@ mod fields;
 mod numbers;
 mod records;
 mod roots;
-mod rules;
+pub(crate) mod rules;
 mod usual;
 mod words;
 

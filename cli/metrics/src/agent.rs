@@ -478,6 +478,7 @@ fn remembered(gpus: &BTreeMap<String, (u64, u64)>, snapshot: &Snapshot) -> Optio
             device,
             total_bytes,
             used_bytes,
+            limit_bytes: None,
             reserved_bytes: 0,
             process_bytes: None,
             others: None,

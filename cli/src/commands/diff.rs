@@ -13,12 +13,13 @@ use culeak::analysis::profile::{self, Profile};
 use culeak::analysis::program::Program;
 use culeak::analysis::report::{By, Sort};
 use culeak::analysis::words::quoted;
+use culeak::snapshot::BY_READING;
 
 use crate::document::Document;
 use crate::errors::Failure;
 use crate::export::flamegraph;
 use crate::export::folded::Cost;
-use crate::load::Loaded;
+use crate::load::{Loaded, Place, holders};
 use crate::options::output::{Form, OutputArgs};
 use crate::options::refusals::{self, JOB};
 use crate::options::selection::Selection;
@@ -56,6 +57,9 @@ pub struct DiffArgs {
     /// [default: BEFORE, at the second of two points]
     #[arg(value_name = "AFTER")]
     pub after: Option<OsString>,
+    /// Also compare host memory, by holder, type and arena: of processes, and of snapshots that snapshot --why --host took
+    #[arg(long)]
+    pub host: bool,
     /// Also show unchanged rows
     #[arg(long)]
     pub all: bool,
@@ -90,8 +94,8 @@ pub fn execute(args: &DiffArgs) -> Result<ExitCode, Failure> {
         return super::job_diff::execute(args, sides, form);
     }
     let [before, after] = sides;
-    let mut before = before.single(&args.before)?.load()?;
-    let mut after = after.single(other)?.load()?;
+    let places = [before.single(&args.before)?, after.single(other)?];
+    let [mut before, mut after] = held(args, &places)?;
     if !args.output.overwrite.force {
         check_programs(&before, &after)?;
     }
@@ -136,6 +140,36 @@ pub fn execute(args: &DiffArgs) -> Result<ExitCode, Failure> {
         }
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Reads both sides. Without a recording there are no lines, so such sides are compared by holder if both are known.
+fn held(args: &DiffArgs, places: &[Place; 2]) -> Result<[Loaded; 2], Failure> {
+    let read = |place| holders::read(place, args.host, Place::load);
+    let mut sides = [read(&places[0])?, read(&places[1])?];
+    let are_unrecorded = sides.iter().all(|side| side.snapshot.taken.by == BY_READING);
+    let by_holder = are_unrecorded && sides.iter().any(|side| side.snapshot.holders.is_some());
+    for (side, place) in sides.iter_mut().zip(places) {
+        if matches!(place, Place::Process(_)) && (args.host || by_holder) {
+            holders::of_place(side, place, args.host)?;
+        }
+        let host = side
+            .snapshot
+            .holders
+            .as_ref()
+            .is_some_and(|holders| holders.search.host.is_some());
+        if args.host && !host {
+            return Err(Failure::new(format!(
+                "{}: its host memory was not searched; name a process, or a snapshot that `culeak snapshot --why --host` took",
+                side.source
+            )));
+        }
+    }
+    if are_unrecorded && sides.iter().all(|side| side.snapshot.holders.is_some()) {
+        sides
+            .iter_mut()
+            .for_each(|side| load::name_by_holder(&mut side.snapshot));
+    }
+    Ok(sides)
 }
 
 impl DiffArgs {

@@ -204,7 +204,7 @@ fn page(processes: &[Listed]) -> Document {
                 None => styled(
                     DIM,
                     format!(
-                        "not recorded; if it uses PyTorch, JAX, CuPy or numba, see `culeak why {}`",
+                        "not recorded; if it uses PyTorch, JAX, CuPy, numba or RMM, see `culeak why {}`",
                         one.pid
                     ),
                 ),

@@ -131,7 +131,7 @@ impl ReportArgs {
         // Without a recording there are no lines, so holders are all that a reader can go by.
         let is_unrecorded = item.snapshot.taken.by == BY_READING && matches!(place, Place::Process(_));
         if self.why || is_unrecorded || self.view.by == Some(By::Module) {
-            load::holders::of_place(&mut item, place)?;
+            load::holders::of_place(&mut item, place, false)?;
         }
         Ok(item)
     }

@@ -22,6 +22,7 @@ Examples:
   culeak snapshot --list                 list the processes that use CUDA
   culeak snapshot 4711 -o before.json
   culeak snapshot 4711 --why -o why.json    with what holds the memory: culeak why why.json
+  culeak snapshot 4711 --why --host -o a.json    with its host memory, too: culeak diff a.json b.json
   culeak snapshot --all -o before        all recorded processes, one file each in the folder before
   culeak snapshot 4711 -o - | ssh desk culeak report -")]
 pub struct SnapshotArgs {
@@ -34,6 +35,9 @@ pub struct SnapshotArgs {
     /// Also store what holds the memory (culeak why); the process must be running
     #[arg(long, conflicts_with_all = ["no_symbols", "list"])]
     pub why: bool,
+    /// With --why, also store what the host memory of the process is used for, for culeak why --host and culeak diff --host
+    #[arg(long, requires = "why")]
+    pub host: bool,
     /// Write addresses without names; they can be looked up later where the binaries are
     #[arg(long)]
     pub no_symbols: bool,
@@ -120,13 +124,14 @@ fn file_name(recording: &Path, pid: u32) -> OsString {
 }
 
 fn take(args: &SnapshotArgs, input: &OsStr, path: &Path) -> Result<(), Failure> {
-    let mut loaded = load::single(input)?.load_with_totals()?;
+    let place = load::single(input)?;
+    let mut loaded = load::holders::read(&place, args.host, load::Place::load_with_totals)?;
     usage::ask_driver(&mut loaded);
     if !args.no_symbols {
         args.names.name_frames(&mut loaded);
     }
     if args.why {
-        load::holders::of_place(&mut loaded, &load::single(input)?)?;
+        load::holders::of_place(&mut loaded, &place, args.host)?;
     }
     output::create_private(path, args.overwrite, |out| {
         json::write(&mut *out, &loaded.snapshot)?;

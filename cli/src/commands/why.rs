@@ -34,6 +34,7 @@ Examples:
   culeak why 4711 --class cycle              memory that gc.collect() would free
   culeak why 4711 --by module                the layers of a PyTorch model
   culeak why 4711 --host                     host memory beside that of the GPU
+  culeak why 4711 --host --by type           host memory by type of its objects
   culeak run --why -- python train.py        search at the end and when memory runs out; afterwards:
   culeak why python.host.4711.culeak
   culeak why runs/                           all ranks of a job, by the shape of the path
@@ -51,8 +52,9 @@ pub struct WhyArgs {
     /// Show only memory of this class
     #[arg(long, value_parser = class_parser())]
     pub class: Option<Class>,
-    /// Show the memory by module of PyTorch, with sums up the tree, instead of by holder
-    #[arg(long, value_name = "WHAT", value_parser = ["holder", "module"])]
+    /// Show the memory by module of PyTorch, with sums up the tree, instead of by holder; with --host, what is resident by type of its
+    /// objects, or by arena: of malloc, Python's heap, mappings
+    #[arg(long, value_name = "WHAT", value_parser = ["holder", "module", "type", "arena"])]
     pub by: Option<String>,
     /// Search this core file instead of a running process
     #[arg(long, value_name = "FILE")]
@@ -96,11 +98,14 @@ const ROWS_OF_A_HOLDER: usize = 200;
 
 pub fn execute(args: &WhyArgs) -> Result<ExitCode, Failure> {
     let form = args.output.form()?;
+    if let (Some(by @ ("type" | "arena")), false) = (args.by.as_deref(), args.host) {
+        return Err(Failure::new(format!("--by {by} is about host memory; add --host")));
+    }
     if let (None, Some(input)) = (&args.core, &args.input) {
         let found = load::places(input);
         if found.places.len() > 1 {
-            if args.by.as_deref() == Some("module") {
-                return Err(Failure::new("--by module shows one process; name one input"));
+            if let Some(by @ ("module" | "type" | "arena")) = args.by.as_deref() {
+                return Err(Failure::new(format!("--by {by} shows one process; name one input")));
             }
             return super::job_why::execute(args, &found.places, found.failures, form);
         }
@@ -145,7 +150,11 @@ fn answer(args: &WhyArgs, item: Loaded, form: Form) -> Result<ExitCode, Failure>
     let why = Why::of(&item.snapshot, &options).map_err(|unanswered| failure(&unanswered, args, &item))?;
     let title = format!("culeak why: {}", text::parts::process(&why.process));
     args.output
-        .page(form, &title, &why, || text::why::page(&why, modules))?;
+        .page(form, &title, &why, || match (args.by.as_deref(), &why.search.host) {
+            (Some("type"), Some(host)) => text::host::page(&why, &host.types, top),
+            (Some("arena"), Some(host)) => text::host::page(&why, &host.by_arena(), top),
+            _ => text::why::page(&why, modules),
+        })?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -180,7 +189,7 @@ pub(super) fn load_place(args: &WhyArgs, place: &Place) -> Result<Loaded, Failur
     if let (Place::Process(pid), true) = (place, args.pause) {
         return holders::of_stopped(*pid, &wanted, |item| _ = args.names.name_frames(item));
     }
-    let mut item = place.load()?;
+    let mut item = holders::read(place, args.host, Place::load)?;
     if let Place::Process(pid) = place {
         args.names.name_frames(&mut item);
         holders::of_process(&mut item, *pid, &wanted)?;

@@ -1,4 +1,4 @@
-//! A process that was never recorded, for the live view: what holds each block is in place of the stack that allocated it.
+//! A process that was never recorded, for the live view and for diffs: what holds each block is in place of the stack that allocated it.
 
 use culeak::analysis::why::OriginKey;
 use culeak::analysis::why::words::path_text;
@@ -23,12 +23,12 @@ pub fn by_holder(pid: u32) -> Result<(Snapshot, Vec<String>), Failure> {
             .iter()
             .flat_map(|holders| holders.search.limits.clone()),
     );
-    held(&mut snapshot);
+    name_by_holder(&mut snapshot);
     Ok((snapshot, notes))
 }
 
 /// Gives each block a stack of its holder and the path from there, without sizes, which change.
-fn held(snapshot: &mut Snapshot) {
+pub fn name_by_holder(snapshot: &mut Snapshot) {
     let Some(holders) = snapshot.holders.take() else { return };
     let mut stack = |frames: &[&str]| {
         let first = snapshot.locations.len();
@@ -54,6 +54,7 @@ fn held(snapshot: &mut Snapshot) {
         // When it was allocated is not known.
         block.time_ns = u64::MAX;
     });
+    snapshot.holders = Some(holders);
 }
 
 fn location(text: &str) -> Location {

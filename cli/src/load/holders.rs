@@ -73,6 +73,20 @@ pub struct Wanted {
     pub concrete: Vec<u64>,
 }
 
+/// What was read of a place. With host memory wanted, a process that was never recorded may lack blocks: then its blocks are unknown, which
+/// is said.
+///
+/// # Errors
+/// It cannot be read.
+pub fn read(place: &Place, host: bool, load: impl Fn(&Place) -> Result<Loaded, Failure>) -> Result<Loaded, Failure> {
+    match (place, load(place)) {
+        (Place::Process(pid), Err(failure)) if host && super::process::is_unrecorded(*pid) => {
+            Ok(unrecorded::without_blocks(*pid, &failure))
+        }
+        (_, read) => read,
+    }
+}
+
 /// Searches the memory of a process, which goes on, and stores the holders in the item's snapshot. Names must be looked up
 /// before: they decide which memory belongs to a caching allocator.
 ///
@@ -82,6 +96,10 @@ pub fn of_process(item: &mut Loaded, pid: u32, wanted: &Wanted) -> Result<(), Fa
     expect_permission(pid)?;
     let mut source = live::Process::new(pid).map_err(|error| failure(&format!("process {pid}"), &error))?;
     attach(&mut item.snapshot, &mut source, wanted)?;
+    // Of a process without any, the allocators cannot be read.
+    if item.snapshot.allocations.iter().next().is_none() {
+        return Ok(());
+    }
     let now = again(&item.snapshot).load()?;
     if let Some(holders) = &mut item.snapshot.holders {
         drop_freed(holders, &now.snapshot);
@@ -100,18 +118,18 @@ pub fn of_stopped(pid: u32, wanted: &Wanted, name: impl FnOnce(&mut Loaded)) -> 
     let failed = |error: Error| failure(&subject, &error);
     let place = Place::Process(pid);
     // What cannot be read is noticed before it is stopped. Its files are in memory afterwards.
-    place.load()?;
+    read(&place, wanted.host, Place::load)?;
     let source = live::Process::new(pid).map_err(failed)?;
     let began = Instant::now();
     source
         .pause(true)
         .map_err(|error| failed(Error::Read("the process cannot be stopped".to_owned(), error)))?;
-    let item = match super::recording_of(pid) {
+    let item = read(&place, wanted.host, |place| match super::recording_of(pid) {
         Err(failure) if super::process::is_unrecorded(pid) => {
             unrecorded::load_within(wanted.limit.unwrap_or(LIMIT), pid, failure)
         }
         _ => place.load(),
-    };
+    });
     let read = began.elapsed();
     let copy = item.map(|item| (Image::take(&source, &excluded(&item.snapshot)), item));
     let copied = began.elapsed() - read;
@@ -128,12 +146,17 @@ pub fn of_stopped(pid: u32, wanted: &Wanted, name: impl FnOnce(&mut Loaded)) -> 
 }
 
 /// Searches a running process for the holders of its memory; other sources must have them. For options that ask for holders.
+/// `host`: sum up host memory, too.
 ///
 /// # Errors
 /// A process cannot be read, or another source has no holders; the message says what to do.
-pub fn of_place(item: &mut Loaded, place: &Place) -> Result<(), Failure> {
+pub fn of_place(item: &mut Loaded, place: &Place, host: bool) -> Result<(), Failure> {
+    let wanted = Wanted {
+        host,
+        ..Wanted::default()
+    };
     match place {
-        Place::Process(pid) => of_process(item, *pid, &Wanted::default()),
+        Place::Process(pid) => of_process(item, *pid, &wanted),
         _ if item.snapshot.holders.is_some() => Ok(()),
         Place::File(_) | Place::Pipe(_) | Place::StandardInput => Err(Failure::new(not_searched(item))),
     }

@@ -350,6 +350,7 @@ mod schema {
                 device: 0,
                 total_bytes: 3,
                 used_bytes: 2,
+                limit_bytes: Some(2),
                 reserved_bytes: 1,
                 process_bytes: Some(1),
                 others: Some(culeak::snapshot::OtherProcesses { bytes: 1, count: 1 }),

@@ -1,4 +1,4 @@
-//! A process that was never recorded: the live blocks of the allocators of PyTorch, JAX, CuPy and numba in it.
+//! A process that was never recorded: the live blocks of the allocators of PyTorch, JAX, CuPy, numba and RMM in it.
 //!
 //! They have no call stack, age or peak. What holds them can be searched for as in any other process.
 
@@ -68,7 +68,7 @@ pub fn load(pid: u32, unrecorded: Failure) -> Result<Loaded, Failure> {
 pub fn load_within(limit: Duration, pid: u32, unrecorded: Failure) -> Result<Loaded, Failure> {
     let failure = |why: String| {
         Failure::new(format!(
-            "{}; without a recording, culeak can only read the allocators of PyTorch, JAX, CuPy and numba in a process, and {why}",
+            "{}; without a recording, culeak can only read the allocators of PyTorch, JAX, CuPy, numba and RMM in a process, and {why}",
             unrecorded.message
         ))
     };
@@ -114,6 +114,19 @@ pub fn load_within(limit: Duration, pid: u32, unrecorded: Failure) -> Result<Loa
         root: Some(PathBuf::from(format!("/proc/{pid}/root"))),
         ..Loaded::of(snapshot(pid, &given), pid.to_string())
     })
+}
+
+/// A process of which no block is known. `failure`: why none can be read.
+pub fn without_blocks(pid: u32, failure: &Failure) -> Loaded {
+    let why = failure.message.strip_prefix(&format!("process {pid}: "));
+    mention(
+        pid,
+        format!("its GPU memory is not known: {}", why.unwrap_or(&failure.message)),
+    );
+    Loaded {
+        root: Some(PathBuf::from(format!("/proc/{pid}/root"))),
+        ..Loaded::of(snapshot(pid, &[]), pid.to_string())
+    }
 }
 
 /// A process whose PyTorch wrote what it knows of its blocks, as `torch.cuda.memory._snapshot()` returns it.

@@ -8,7 +8,7 @@ use culeak::analysis::site::Frame;
 use culeak::point::Point;
 
 use super::report::sums::Recorded;
-use super::{objects, parts, report, units};
+use super::{host, objects, parts, report, units};
 use crate::document::{BAD, DIM, Document, GOOD, PLAIN, Rows, Site, Text, bold, dim, short_name, styled};
 use crate::escape::Escaped;
 
@@ -59,6 +59,9 @@ pub fn page_around(diff: &Diff, stacks: RowStack, body: impl FnOnce(&mut Documen
     if let Some(objects) = &diff.objects {
         objects::write_changes(objects, !diff.only_objects, stacks, &mut page);
     }
+    diff.host
+        .iter()
+        .for_each(|changes| host::write_changes(changes, diff.same_process, &mut page));
     page.fields(compared(diff));
     let sides = [
         ("not recorded before", &diff.before),

@@ -68,14 +68,22 @@ pub fn write(ledger: &Ledger, page: &mut Document) {
 pub fn title_of(device: &DeviceLedger, ledger: &Ledger) -> String {
     match device.driver {
         Some(driver) => format!(
-            "{} of {} used ({})",
+            "{} of {} used ({}){}",
             units::bytes(driver.used_bytes),
             units::bytes(driver.total_bytes),
-            Escaped(ledger.source.unwrap_or("the driver"))
+            Escaped(ledger.source.unwrap_or("the driver")),
+            driver
+                .limit_bytes
+                .map_or_else(String::new, |bytes| format!("; {}", limit(bytes)))
         ),
         None if device.process.is_some() => format!("{} taken by this process", balance(device.known)),
         None => format!("{} recorded", balance(device.known)),
     }
+}
+
+/// What a limit of a control group allows.
+pub fn limit(bytes: u64) -> String {
+    format!("the limit of its control group is {}", units::bytes(bytes))
 }
 
 /// One line of a device's ledger.

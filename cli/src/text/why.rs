@@ -10,7 +10,7 @@ use culeak::analysis::why::{
 use culeak::snapshot::{Class, Step};
 
 use super::report::sums::{Sum, losses_in_words, titled};
-use super::{objects, parts, units};
+use super::{host, objects, parts, units};
 use crate::document::{BOLD, Cell, Document, Rows, Site, Text, WARN, bold, counted, dim, short_name, styled, things};
 use crate::escape::Escaped;
 
@@ -52,6 +52,9 @@ pub fn page(why: &Why, modules: Option<usize>) -> Document {
 
 /// `41.9 MiB at 3 call sites; 1 root retains 41.9 MiB`.
 fn headline(why: &Why) -> Text {
+    if why.total.count == 0 && why.search.host.is_some() && why.selector.is_none() && why.class.is_none() {
+        return bold("no GPU memory is known to be held");
+    }
     let when: String = why.when.iter().map(|when| format!(" {when}")).collect();
     let filtered = if why.filter.is_some() { " (filtered)" } else { "" };
     if why.total.count == 0 {
@@ -360,7 +363,7 @@ fn one(block: &One, page: &mut Document) {
 }
 
 /// The rows below the holders.
-fn sums(why: &Why) -> Vec<Sum> {
+pub(super) fn sums(why: &Why) -> Vec<Sum> {
     let mut rows: Vec<Sum> = Vec::new();
     for total in why.classes.iter().filter(|_| why.block.is_none()) {
         let name = match total.class {
@@ -397,14 +400,7 @@ fn sums(why: &Why) -> Vec<Sum> {
         rows.push(("changed", format!("{}: {text}", parts::tally(why.changed))));
     }
     rows.extend(titled("not searched", not_searched(why)));
-    if let Some(host) = &why.search.host {
-        let parts = host.named().into_iter().filter(|(_, bytes)| *bytes > 0);
-        let parts: Vec<String> = parts
-            .map(|(name, bytes)| format!("{} {name}", units::bytes(bytes)))
-            .collect();
-        let resident = units::bytes(host.resident_bytes);
-        rows.push(("host", format!("{resident} resident: {}", parts.join(", "))));
-    }
+    rows.extend(why.search.host.as_ref().map(|host| ("host", host::resident(host))));
     rows.push(("search", search(why)));
     let lost: Vec<String> = losses_in_words(why.losses, why.taken, false).collect();
     rows.extend(titled("not recorded", lost));

@@ -303,7 +303,7 @@ pub(super) fn of_recording(snapshot: &Snapshot, rules: &Rules) -> Vec<Unseen> {
     if snapshot.taken.is_of_unrecorded() {
         unseen.push(Unseen::all(
             "",
-            "the process was not recorded, so only the live blocks of the allocators of PyTorch, JAX, CuPy and numba are known",
+            "the process was not recorded, so only the live blocks of the allocators of PyTorch, JAX, CuPy, numba and RMM are known",
             "start the program with `culeak run`",
         ));
     }

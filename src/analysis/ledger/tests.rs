@@ -46,6 +46,7 @@ fn usage(used: u64, process: Option<u64>, others: Option<u64>) -> Usage {
             device: 0,
             total_bytes: 140 * GIB,
             used_bytes: used,
+            limit_bytes: None,
             reserved_bytes: MIB,
             process_bytes: process,
             others: others.map(|bytes| OtherProcesses { bytes, count: 1 }),

@@ -449,6 +449,7 @@ fn snapshots(count: u64) -> Vec<Snapshot> {
                 device: 0,
                 total_bytes: 1 << 40,
                 used_bytes: 1 << 30,
+                limit_bytes: None,
                 reserved_bytes: 0,
                 process_bytes: None,
                 others: None,

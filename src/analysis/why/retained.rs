@@ -19,7 +19,7 @@ pub(super) fn whole_retainers(holders: &Holders) -> HashMap<(RootKind, &str), Ta
 }
 
 /// `__main__.keep` of `__main__.keep (list of 60)`.
-fn untyped(name: &str) -> &str {
+pub(crate) fn untyped(name: &str) -> &str {
     match name.rsplit_once(" (") {
         Some((untyped, _)) if name.ends_with(')') => untyped,
         _ => name,

@@ -41,6 +41,8 @@ pub struct Heaps {
     arenas: Vec<u64>,
     /// Chunks with the size of a thread's cache.
     caches: Vec<u64>,
+    /// Heaps by address, with the state of their arena; 0: of the main arena.
+    ranges: Vec<(Range<u64>, u64)>,
 }
 
 /// Bytes that the program may use of the allocated chunk with this memory.
@@ -57,6 +59,7 @@ pub fn find(copy: &Image, modules: &Modules, pages: &mut Pages, memory: &[Range<
     let mut heaps = Heaps::default();
     for range in brk {
         heaps.walk(copy, pages, range.clone());
+        heaps.ranges.push((range.clone(), 0));
     }
     for range in memory {
         let mut at = range.start;
@@ -67,6 +70,7 @@ pub fn find(copy: &Image, modules: &Modules, pages: &mut Pages, memory: &[Range<
             {
                 let end = at.saturating_add(heap.size).min(range.end);
                 heaps.walk(copy, pages, at + 32..end);
+                heaps.ranges.push((at..end, heap.arena));
                 if heap.arena & !(HEAP - 1) == at {
                     heaps.arenas.push(heap.arena);
                 }
@@ -75,6 +79,7 @@ pub fn find(copy: &Image, modules: &Modules, pages: &mut Pages, memory: &[Range<
                 // The main arena is in other memory if `[heap]` cannot grow. In a core file, `[heap]` has no name.
                 if at == range.start && has_chain(copy, at, range.end) {
                     heaps.walk(copy, pages, range.clone());
+                    heaps.ranges.push((range.clone(), 0));
                     break;
                 }
                 // Programs reserve terabytes, and core files may claim any size: a heap begins in memory that exists.
@@ -87,6 +92,7 @@ pub fn find(copy: &Image, modules: &Modules, pages: &mut Pages, memory: &[Range<
     }
     free::remove(copy, modules, pages, &heaps);
     heaps.gaps.sort_by_key(|gap| gap.start);
+    heaps.ranges.sort_by_key(|(heap, _)| heap.start);
     heaps
 }
 
@@ -208,6 +214,11 @@ impl Heaps {
             }
             at = next;
         }
+    }
+
+    /// The arena whose heap contains this address, as [`Heaps::ranges`] has it.
+    pub fn arena(&self, address: u64) -> Option<u64> {
+        containing(&self.ranges, address, |(heap, _)| heap.clone()).map(|(_, arena)| *arena)
     }
 
     pub fn in_gap(&self, address: u64) -> bool {

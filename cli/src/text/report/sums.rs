@@ -13,7 +13,7 @@ use culeak::table;
 
 use crate::document::{self, Cell, Rows, Site, counted, things_about};
 use crate::escape::Escaped;
-use crate::text::{objects, parts, units};
+use crate::text::{ledger, objects, parts, units};
 
 /// A row's name and its text. A row that continues the one above has an empty name.
 pub type Sum = (&'static str, String);
@@ -216,7 +216,9 @@ fn failed_requests(report: &Report) -> Vec<Sum> {
     let more = lines.len().saturating_sub(FAILED_SHOWN);
     let shown = iter::once(sum).chain(lines.into_iter().take(FAILED_SHOWN));
     let more = (more > 0).then(|| format!("… and {more} more kinds"));
-    titled("failed", shown.chain(more).collect())
+    let drivers = report.ledger.devices.iter().filter_map(|device| device.driver);
+    let limits = drivers.filter_map(|driver| driver.limit_bytes).map(ledger::limit);
+    titled("failed", shown.chain(more).chain(limits.take(1)).collect())
 }
 
 /// What PyTorch itself wrote, or what was read of its allocator, and what that lacks.
@@ -227,7 +229,7 @@ fn source(report: &Report) -> Option<Sum> {
             Escaped(report.process.recording)
         ),
         ref by if by == BY_READING => {
-            "the live blocks of the allocators of PyTorch, JAX, CuPy and numba, read in the process".to_owned()
+            "the live blocks of the allocators of PyTorch, JAX, CuPy, numba and RMM, read in the process".to_owned()
         }
         ref by if by == BY_HISTORY => "PyTorch's own history, which the process was asked for".to_owned(),
         _ => return None,
@@ -439,7 +441,7 @@ fn outside_pytorch(taken: &Taken) -> Option<&'static str> {
 
 const BEFORE_THE_HISTORY: &str = "lines of blocks that are older than PyTorch's history, ages and peaks, and memory outside its allocator: the process was not recorded";
 
-const NOT_RECORDED: &str = "lines, ages and peaks, and memory outside the allocators of PyTorch, JAX, CuPy and numba: the process was not recorded";
+const NOT_RECORDED: &str = "lines, ages and peaks, and memory outside the allocators of PyTorch, JAX, CuPy, numba and RMM: the process was not recorded";
 const OUTSIDE_PYTORCH: &str = "memory outside PyTorch's allocator, and what PyTorch's snapshot leaves out";
 
 /// What the recording lacks, without the statistics of allocators. With `all`, zeros are listed too.

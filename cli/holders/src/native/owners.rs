@@ -1,0 +1,75 @@
+//! Whose memory pages are, and how much of it is resident.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use super::pages::Kind;
+use super::{Chunk, Heap, Native};
+use crate::copy::{Image, PAGE};
+
+/// Whose memory a page is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Owner {
+    /// CPython's allocator for small objects.
+    Python,
+    /// An arena of malloc: the address of its state; 0: the main arena.
+    Arena(u64),
+    /// A chunk of malloc that is a mapping of its own.
+    Mapped,
+    Stack,
+}
+
+impl Native {
+    /// The resident bytes of a chunk of glibc or of Python's allocator, with its header.
+    pub fn resident(&self, chunk: &Chunk) -> u64 {
+        let header = if chunk.heap == Heap::Glibc { 8 } else { 0 };
+        let whole = chunk.start - header..chunk.start + chunk.bytes;
+        match chunk.bytes > PAGE {
+            true => (self.pages.present(whole.clone()))
+                .map(|part| part.end.min(whole.end) - part.start.max(whole.start))
+                .sum(),
+            false => whole.end - whole.start,
+        }
+    }
+
+    /// The chunks in use that begin in pages of this kind in these ranges, the CUDA driver's included.
+    pub fn chunks_in(&self, copy: &Image, ranges: &[Range<u64>], of: Kind) -> Vec<Chunk> {
+        let mut found = Vec::new();
+        self.pages.each_start_in(copy, ranges, of, &mut |start, _| {
+            found.push(self.starting(copy, start, of))
+        });
+        found
+    }
+
+    /// Whose memory the page with this address is, if it is Python's or malloc's.
+    pub fn owner(&self, copy: &Image, address: u64) -> Option<Owner> {
+        match self.pages.kind_at(copy, address) {
+            Kind::Pool => Some(Owner::Python),
+            Kind::Glibc => Some(self.heaps.arena(address).map_or(Owner::Mapped, Owner::Arena)),
+            Kind::None | Kind::Unknown => None,
+        }
+    }
+
+    /// The bytes of the copied pages of a range by owner. Stacks contain the thread-local memory of their threads.
+    pub fn owners(&self, copy: &Image, range: &Range<u64>) -> BTreeMap<Owner, u64> {
+        let mut found = BTreeMap::new();
+        for owner in self
+            .pages
+            .addresses(range.clone())
+            .into_iter()
+            .filter_map(|page| self.owner(copy, page))
+        {
+            *found.entry(owner).or_default() += PAGE;
+        }
+        let stacks = self.stacks.iter().filter_map(|stack| stack.whole.clone());
+        let common = stacks.map(|stack| stack.start.max(range.start)..stack.end.min(range.end));
+        let bytes: u64 = common
+            .filter(|part| !part.is_empty())
+            .map(|part| self.pages.bytes(part))
+            .sum();
+        if bytes > 0 {
+            found.insert(Owner::Stack, bytes);
+        }
+        found
+    }
+}
