@@ -11,6 +11,7 @@ use crate::layout::*;
 use crate::memory::{Direct, EXPECTED, Gathered, Memory, View, Window, on_main_thread};
 use crate::stamp::{Code, stamp};
 use crate::{BEFORE_FIRST, End, Frame, Seen};
+use culeak_walker::read;
 
 /// Bytes read of a thread state, and of a C frame record.
 const THREAD_BYTES: u64 = 192;
@@ -109,6 +110,8 @@ struct Link {
     instruction: u64,
     owner: u8,
     is_entry: bool,
+    /// Which copy of the instructions is executed; 0: the code object's own.
+    copy: u32,
 }
 
 impl Link {
@@ -119,6 +122,7 @@ impl Link {
         instruction: 0,
         owner: NO_PYTHON,
         is_entry: false,
+        copy: 0,
     };
 
     /// `None` if there is no frame at the address.
@@ -146,6 +150,7 @@ impl Link {
             instruction: here.word(layout.instruction),
             owner,
             is_entry,
+            copy: if layout.copy == 0 { 0 } else { here.half(layout.copy) },
         })
     }
 
@@ -199,7 +204,7 @@ fn follow<F: Memory, C: Memory, T: Memory, const AHEAD: usize>(
                 continue;
             }
             let object = codes.object(link.code, layout.code.bytes)?;
-            if object.word(OBJECT_TYPE) != interpreter.code_type {
+            if object.word(OBJECT_TYPE + layout.head) != interpreter.code_type {
                 return None;
             }
             let code = Code::of(interpreter, object);
@@ -253,7 +258,7 @@ fn expect_all(interpreter: &Interpreter, links: &[Link], codes: &mut impl Memory
             parts.copy_from_slice(&[code.name, code.file, code.line_table]);
         }
     }
-    texts.expect(&parts[..count * 3], BYTES_CONTENT + 8);
+    texts.expect(&parts[..count * 3], BYTES_CONTENT + interpreter.layout.head + 8);
 }
 
 /// The offset of the current instruction. `Some(None)` for a frame that is being set up, which Python does not report
@@ -271,12 +276,17 @@ fn executing(interpreter: &Interpreter, code: View, link: &Link) -> Option<Optio
             number => Some(u32::try_from(number as u64 * UNIT).ok()),
         },
         Chain::EntryFlag | Chain::EntryFrame => {
-            let offset = instruction.wrapping_sub(link.code + layout.code.instructions);
+            let first = match link.copy {
+                0 => link.code + layout.code.instructions,
+                copy => first_of_copy(link.code + layout.code.copies, copy)?,
+            };
+            let offset = instruction.wrapping_sub(first);
             if offset == UNIT.wrapping_neg() {
                 // Not begun: Python reports such a frame only if a generator owns it.
                 return Some((owner == GENERATOR).then_some(BEFORE_FIRST));
             }
-            if offset >= code.word(OBJECT_SIZE).wrapping_mul(UNIT) || offset > u64::from(u32::MAX) {
+            let units = code.word(OBJECT_SIZE + layout.head);
+            if offset >= units.wrapping_mul(UNIT) || offset > u64::from(u32::MAX) {
                 return None;
             }
             let first = || u64::from(code.half(layout.code.first_traceable)).wrapping_mul(UNIT);
@@ -284,6 +294,21 @@ fn executing(interpreter: &Interpreter, code: View, link: &Link) -> Option<Optio
             Some((!incomplete).then_some(offset as u32))
         }
     }
+}
+
+/// The first instruction of a copy ([`layout::Code::copies`](crate::layout::Code::copies)); `list` is where the code object has the
+/// address of the list. When another thread needs a copy, it may replace the list by a longer one, and the old one is freed and
+/// unmapped later. So the kernel reads, and what was read is valid if the code object still has that list afterwards.
+#[cold]
+fn first_of_copy(list: u64, copy: u32) -> Option<u64> {
+    const TRIES: u32 = 4;
+    (0..TRIES).find_map(|_| {
+        let (mut before, mut entry, mut after) = ([0u64], [0], [0]);
+        let is_read = read(list, &mut before)
+            && read(before[0].wrapping_add(8 + 8 * u64::from(copy)), &mut entry)
+            && read(list, &mut after);
+        (is_read && before == after).then_some(entry[0])
+    })
 }
 
 #[cfg(test)]
