@@ -298,23 +298,14 @@ fn a_code_object_at_the_address_of_another_is_distinguished() {
 }
 
 /// Freed memory is overwritten, so that a read after free is noticed.
-const OVERWRITTEN: [(&str, &str); 2] = [("PYTHONMALLOC", "malloc"), ("MALLOC_PERTURB_", "85")];
+const OVERWRITTEN: [(&str, &str); 1] = [("MALLOC_PERTURB_", "85")];
 /// Every object has its own pages, which are unmapped when it is freed.
-const UNMAPPED: [(&str, &str); 3] = [
-    ("PYTHONMALLOC", "malloc"),
-    ("MALLOC_MMAP_THRESHOLD_", "0"),
-    ("MALLOC_MMAP_MAX_", "10000000"),
-];
+const UNMAPPED: [(&str, &str); 2] = [("MALLOC_MMAP_THRESHOLD_", "0"), ("MALLOC_MMAP_MAX_", "10000000")];
 
 /// Daemon threads that walk without pause while the interpreter frees their frames under them.
-fn interpreters_end(times: u32, environment: &[(&'static str, &'static str)]) {
+fn interpreters_end(times: u32, environment: &[(&str, &str)]) {
     for python in recorded() {
-        // Free-threaded builds have one allocator, which can be made to give memory back at once.
-        let own = |one: &(&'static str, &'static str)| match one.0 {
-            "PYTHONMALLOC" if python.is_free_threaded() => ("MIMALLOC_PURGE_DELAY", "0"),
-            _ => *one,
-        };
-        let environment: Vec<_> = environment.iter().map(own).collect();
+        let environment: Vec<_> = environment.iter().copied().chain([python.frees_at_once()]).collect();
         for time in 0..2 * times {
             let announced = ["announced"];
             let arguments = &announced[..(time % 2) as usize];

@@ -18,6 +18,15 @@ impl Python {
     pub fn is_free_threaded(&self) -> bool {
         self.version.ends_with('t')
     }
+
+    /// The variable that has objects freed by libc; free-threaded builds, whose only allocator is mimalloc, give freed pages back.
+    #[allow(dead_code)]
+    pub fn frees_at_once(&self) -> (&'static str, &'static str) {
+        match self.is_free_threaded() {
+            true => ("MIMALLOC_PURGE_DELAY", "0"),
+            false => ("PYTHONMALLOC", "malloc"),
+        }
+    }
 }
 
 /// Release builds with the GIL.
