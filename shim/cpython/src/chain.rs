@@ -3,7 +3,7 @@
 //! The walk ends whatever the memory contains: after a limited number of steps, at the first object that is not a frame or
 //! whose code is not a code object, or at an instruction outside the code.
 
-use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
 use crate::direct::GATE;
 use crate::interpreter::{Interpreter, is_finalizing};
@@ -11,7 +11,7 @@ use crate::layout::*;
 use crate::memory::{Direct, EXPECTED, Gathered, Memory, View, Window, on_main_thread};
 use crate::stamp::{Code, stamp};
 use crate::{BEFORE_FIRST, End, Frame, Seen};
-use culeak_walker::read;
+use culeak_walker::{mix_in, read};
 
 /// Bytes read of a thread state, and of a C frame record.
 const THREAD_BYTES: u64 = 192;
@@ -276,17 +276,17 @@ fn executing(interpreter: &Interpreter, code: View, link: &Link) -> Option<Optio
             number => Some(u32::try_from(number as u64 * UNIT).ok()),
         },
         Chain::EntryFlag | Chain::EntryFrame => {
+            let bytes = code.word(OBJECT_SIZE + layout.head).wrapping_mul(UNIT);
             let first = match link.copy {
                 0 => link.code + layout.code.instructions,
-                copy => first_of_copy(link.code + layout.code.copies, copy)?,
+                _ => first_of_copy(layout, code, link, bytes)?,
             };
             let offset = instruction.wrapping_sub(first);
             if offset == UNIT.wrapping_neg() {
                 // Not begun: Python reports such a frame only if a generator owns it.
                 return Some((owner == GENERATOR).then_some(BEFORE_FIRST));
             }
-            let units = code.word(OBJECT_SIZE + layout.head);
-            if offset >= units.wrapping_mul(UNIT) || offset > u64::from(u32::MAX) {
+            if offset >= bytes || offset > u64::from(u32::MAX) {
                 return None;
             }
             let first = || u64::from(code.half(layout.code.first_traceable)).wrapping_mul(UNIT);
@@ -296,11 +296,35 @@ fn executing(interpreter: &Interpreter, code: View, link: &Link) -> Option<Optio
     }
 }
 
-/// The first instruction of a copy ([`layout::Code::copies`](crate::layout::Code::copies)); `list` is where the code object has the
-/// address of the list. When another thread needs a copy, it may replace the list by a longer one, and the old one is freed and
-/// unmapped later. So the kernel reads, and what was read is valid if the code object still has that list afterwards.
+/// The first instruction of the copy that a frame executes ([`layout::Code::copies`](crate::layout::Code::copies)).
+///
+/// A copy stays where it is while a thread has its number, and another one of the same code object, which has the same size, lies
+/// beside it. So an address found before is the right one if the frame's instruction is in that copy.
+#[inline(never)]
+fn first_of_copy(layout: &Layout, code: View, link: &Link, bytes: u64) -> Option<u64> {
+    let version = u64::from(code.half(layout.code.version));
+    let key = mix_in(mix_in(link.code, version), u64::from(link.copy));
+    let known = &KNOWN[(key >> (64 - KNOWN.len().ilog2())) as usize];
+    let first = known[0].load(Relaxed);
+    let is_known = version != 0 && known[1].load(Relaxed) == first ^ key;
+    if is_known && link.instruction.wrapping_sub(first) < bytes {
+        return Some(first);
+    }
+    let first = look_up(link.code + layout.code.copies, link.copy)?;
+    known[0].store(first, Relaxed);
+    known[1].store(first ^ key, Relaxed);
+    Some(first)
+}
+
+/// Addresses of copies, each with itself xored with the key that it was found for: of two threads that write one pair at once, the
+/// words do not match.
+static KNOWN: [[AtomicU64; 2]; 1024] = [const { [const { AtomicU64::new(0) }; 2] }; 1024];
+
+/// Looks a copy up in the code object's list, whose address is at `list`. When another thread needs a copy, it may replace the list by a
+/// longer one, and the old one is freed and unmapped later. So the kernel reads, and what was read is valid if the code object still has
+/// that list afterwards.
 #[cold]
-fn first_of_copy(list: u64, copy: u32) -> Option<u64> {
+fn look_up(list: u64, copy: u32) -> Option<u64> {
     const TRIES: u32 = 4;
     (0..TRIES).find_map(|_| {
         let (mut before, mut entry, mut after) = ([0u64], [0], [0]);

@@ -261,5 +261,11 @@ fn an_instruction_is_found_in_the_copy_that_its_frame_executes() {
         ] {
             assert_eq!(walk_with(Some(damage)), (Vec::new(), End::Lost));
         }
+        // Of code with a version, the copy is looked up again only if the instruction is elsewhere.
+        assert_eq!(layout.code.version % 8, 4);
+        walk_with(Some((256 + layout.code.version / 8, 5 << 32)));
+        assert_eq!(walk_with(Some((list_of_code, 4096))).1, End::Root);
+        let moved = (innermost + instruction, copy + 4096 + 40);
+        assert_eq!(walk_with(Some(moved)).1, End::Lost);
     }
 }
