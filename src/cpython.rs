@@ -100,6 +100,7 @@ offsets! {
     frame_instruction
     frame_stack_top
     frame_stack_pointer
+    frame_copy
     frame_owner
     frame_is_entry
     frame_locals
@@ -125,6 +126,7 @@ offsets! {
     code_bytes
     code_first_traceable
     code_version
+    code_copies
     list_items
     tuple_items
     dict_keys
@@ -197,6 +199,7 @@ offsets! {
     type_static_bytes
     text_length
     text_state
+    text_kind_bit
     text_ascii
     text_compact
     described_runtime_interpreters
@@ -273,7 +276,7 @@ impl Lines<'_> {
 pub const OLDEST: u32 = TABLES[0].minor();
 pub const NEWEST: u32 = TABLES[TABLES.len() - 1].minor();
 
-/// By minor version. Of one with several builds, the newest comes first.
+/// Of builds with the GIL, by minor version. Of one with several builds, the newest comes first.
 pub static TABLES: [Offsets; 10] = [
     Offsets::parse(include_str!("cpython/3.8.txt")),
     Offsets::parse(include_str!("cpython/3.9.txt")),
@@ -285,6 +288,12 @@ pub static TABLES: [Offsets; 10] = [
     Offsets::parse(include_str!("cpython/3.14.4.txt")),
     Offsets::parse(include_str!("cpython/3.14.0.txt")),
     Offsets::parse(include_str!("cpython/3.15.txt")),
+];
+
+/// Of free-threaded builds: those whose frames are read. `culeak why` searches none of them.
+pub static FREE_THREADED: [Offsets; 2] = [
+    Offsets::parse(include_str!("cpython/3.13t.txt")),
+    Offsets::parse(include_str!("cpython/3.14t.txt")),
 ];
 
 /// The tables of a minor version, 12 for 3.12: none if it is unknown. They differ only in the state of the interpreter and

@@ -3,7 +3,7 @@
 use culeak::kind::Kind;
 use culeak::snapshot::Snapshot;
 
-use crate::interpreters::interpreters;
+use crate::interpreters::recorded;
 use crate::support::claims::Claims;
 use crate::support::{Profile, program};
 use crate::tensors::{tensors, torch};
@@ -42,7 +42,7 @@ fn with_stacks(python: &std::path::Path, frames: &str) -> Profile {
 
 #[test]
 fn stacks_consist_of_the_chosen_frames() {
-    for python in interpreters() {
+    for python in recorded() {
         for (frames, of_tensor, of_segment) in [
             ("both", (true, true), (true, true)),
             ("python", (true, false), (true, true)),

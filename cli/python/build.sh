@@ -6,8 +6,9 @@
 # Without --portable, the wheel runs on machines with a glibc at least as new as this one's. With it, the wheel runs on glibc
 # 2.17 and newer (manylinux_2_17): zig provides the old libraries to link with; and it contains the SBOM and the licences of all that
 # is linked, which packaging/licences.py writes to FOLDER. --target builds for another machine, such as
-# aarch64-unknown-linux-gnu, and implies --portable; it needs `rustup target add TRIPLE`, the target's binutils, and no compiler but zig. --debug uses
-# cargo's dev profile, for tests.
+# aarch64-unknown-linux-gnu, and implies --portable; it needs `rustup target add TRIPLE`, the target's binutils, and no compiler but zig. Of a
+# TRIPLE with musl, the command is static, and the libraries in it are still those for programs with glibc, as NVIDIA's driver needs it; add
+# the same TRIPLE with gnu, too. --debug uses cargo's dev profile, for tests.
 # Needs Rust, a C compiler and python3 with venv; installs maturin, and for --portable zig and cargo-zigbuild, in the versions of
 # build-tools.txt, into a virtual environment in cargo's target folder.
 set -euo pipefail
@@ -43,20 +44,23 @@ cp -r skills "$here/culeak"
 
 options=(--profile "$profile" --locked --out "$out")
 if [ -n "$portable" ]; then
+    with_glibc=${triple/-musl/-gnu}
     # First the libraries to embed, with the same profile as in cli/build.rs, but linked for the old glibc.
     CARGO_PROFILE_RELEASE_DEBUG=0 CARGO_PROFILE_RELEASE_STRIP=debuginfo CARGO_PROFILE_RELEASE_LTO=fat \
         CARGO_PROFILE_RELEASE_CODEGEN_UNITS=1 CARGO_TARGET_DIR=$target/portable \
-        cargo zigbuild --release --locked --target "$triple.2.17" --package culeak-shim --package culeak-hold --package culeak-audit --package culeak-fake-driver
-    export CULEAK_PREBUILT_SHIM=$target/portable/$triple/release/libculeak_shim.so
-    export CULEAK_PREBUILT_HOLD=$target/portable/$triple/release/libculeak_hold.so
-    export CULEAK_PREBUILT_AUDIT=$target/portable/$triple/release/libculeak_audit.so
-    export CULEAK_PREBUILT_FAKE_DRIVER=$target/portable/$triple/release/libculeak_fake_driver.so
+        cargo zigbuild --release --locked --target "$with_glibc.2.17" --package culeak-shim --package culeak-hold --package culeak-audit --package culeak-fake-driver
+    export CULEAK_PREBUILT_SHIM=$target/portable/$with_glibc/release/libculeak_shim.so
+    export CULEAK_PREBUILT_HOLD=$target/portable/$with_glibc/release/libculeak_hold.so
+    export CULEAK_PREBUILT_AUDIT=$target/portable/$with_glibc/release/libculeak_audit.so
+    export CULEAK_PREBUILT_FAKE_DRIVER=$target/portable/$with_glibc/release/libculeak_fake_driver.so
     tests/gate.sh "$CULEAK_PREBUILT_SHIM" 2.17
     export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
     mkdir -p "$out"
     packaging/licences.py --target "$triple" "$out"
     cp "$out/THIRD-PARTY-LICENCES.txt" "$here/licences"
-    options+=(--zig --target "$triple" --compatibility manylinux_2_17 --sbom-include "$out/culeak.cdx.json")
+    tag=manylinux_2_17
+    [[ $triple != *-musl ]] || tag=musllinux_1_2
+    options+=(--zig --target "$triple" --compatibility "$tag" --sbom-include "$out/culeak.cdx.json")
 else
     # Installers accept this tag; a package index would not.
     options+=(--compatibility linux)

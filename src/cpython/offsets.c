@@ -4,6 +4,8 @@
  * `CULEAK_BLESS=1 cargo test -p culeak-holders --test python offsets` writes the tables of the installed interpreters. By hand:
  *
  *     cc -I$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))') offsets.c -o offsets && ./offsets
+ *
+ * The headers of a build with the GIL, and -DPy_GIL_DISABLED=1, give the table of the free-threaded one.
  */
 #define Py_BUILD_CORE 1
 #include <Python.h>
@@ -146,8 +148,8 @@ int main(void) {
     SIZE(interpreter_bytes, sizeof(PyInterpreterState));
 
     /* The collector: its lists of objects. */
-#if V >= 0x030e0000 && V < 0x030e0500
-    /* The incremental collector: `young`, then `old[2]`. */
+#if V >= 0x030e0000 && (V < 0x030e0500 || V < 0x030f0000 && defined(Py_GIL_DISABLED))
+    /* The incremental collector: `young`, then `old[2]`. Free-threaded builds keep the fields, and no lists. */
     AT(gc_generations, struct _gc_runtime_state, young);
 #else
     AT(gc_generations, struct _gc_runtime_state, generations);
@@ -232,6 +234,7 @@ int main(void) {
     NONE(frame_instruction);
     NONE(frame_stack_top);
     NONE(frame_stack_pointer);
+    NONE(frame_copy);
     NONE(frame_owner);
     NONE(frame_is_entry);
     NONE(frame_locals);
@@ -285,6 +288,11 @@ int main(void) {
 #else
     NONE(frame_stack_top);
     AT(frame_stack_pointer, _PyInterpreterFrame, stackpointer);
+#endif
+#if V >= 0x030e0000 && defined(Py_GIL_DISABLED)
+    AT(frame_copy, _PyInterpreterFrame, tlbc_index);
+#else
+    NONE(frame_copy);
 #endif
     AT(frame_owner, _PyInterpreterFrame, owner);
 #if V < 0x030c0000
@@ -355,6 +363,11 @@ int main(void) {
     NONE(code_version);
 #else
     AT(code_version, PyCodeObject, co_version);
+#endif
+#if V >= 0x030e0000 && defined(Py_GIL_DISABLED)
+    AT(code_copies, PyCodeObject, co_tlbc);
+#else
+    NONE(code_copies);
 #endif
 
     /* Containers. */
@@ -473,6 +486,8 @@ int main(void) {
     /* Texts. */
     AT(text_length, PyASCIIObject, length);
     AT(text_state, PyASCIIObject, state);
+    PyASCIIObject text = {.state.kind = 1};
+    SIZE(text_kind_bit, __builtin_ctz(*(unsigned *)&text.state));
     SIZE(text_ascii, sizeof(PyASCIIObject));
     SIZE(text_compact, sizeof(PyCompactUnicodeObject));
 

@@ -3,7 +3,7 @@
 //! The walk ends whatever the memory contains: after a limited number of steps, at the first object that is not a frame or
 //! whose code is not a code object, or at an instruction outside the code.
 
-use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
 use crate::direct::GATE;
 use crate::interpreter::{Interpreter, is_finalizing};
@@ -11,6 +11,7 @@ use crate::layout::*;
 use crate::memory::{Direct, EXPECTED, Gathered, Memory, View, Window, on_main_thread};
 use crate::stamp::{Code, stamp};
 use crate::{BEFORE_FIRST, End, Frame, Seen};
+use culeak_walker::{mix_in, read};
 
 /// Bytes read of a thread state, and of a C frame record.
 const THREAD_BYTES: u64 = 192;
@@ -109,6 +110,8 @@ struct Link {
     instruction: u64,
     owner: u8,
     is_entry: bool,
+    /// Which copy of the instructions is executed; 0: the code object's own.
+    copy: u32,
 }
 
 impl Link {
@@ -119,6 +122,7 @@ impl Link {
         instruction: 0,
         owner: NO_PYTHON,
         is_entry: false,
+        copy: 0,
     };
 
     /// `None` if there is no frame at the address.
@@ -146,6 +150,7 @@ impl Link {
             instruction: here.word(layout.instruction),
             owner,
             is_entry,
+            copy: if layout.copy == 0 { 0 } else { here.half(layout.copy) },
         })
     }
 
@@ -199,7 +204,7 @@ fn follow<F: Memory, C: Memory, T: Memory, const AHEAD: usize>(
                 continue;
             }
             let object = codes.object(link.code, layout.code.bytes)?;
-            if object.word(OBJECT_TYPE) != interpreter.code_type {
+            if object.word(OBJECT_TYPE + layout.head) != interpreter.code_type {
                 return None;
             }
             let code = Code::of(interpreter, object);
@@ -253,7 +258,7 @@ fn expect_all(interpreter: &Interpreter, links: &[Link], codes: &mut impl Memory
             parts.copy_from_slice(&[code.name, code.file, code.line_table]);
         }
     }
-    texts.expect(&parts[..count * 3], BYTES_CONTENT + 8);
+    texts.expect(&parts[..count * 3], BYTES_CONTENT + interpreter.layout.head + 8);
 }
 
 /// The offset of the current instruction. `Some(None)` for a frame that is being set up, which Python does not report
@@ -271,12 +276,17 @@ fn executing(interpreter: &Interpreter, code: View, link: &Link) -> Option<Optio
             number => Some(u32::try_from(number as u64 * UNIT).ok()),
         },
         Chain::EntryFlag | Chain::EntryFrame => {
-            let offset = instruction.wrapping_sub(link.code + layout.code.instructions);
+            let bytes = code.word(OBJECT_SIZE + layout.head).wrapping_mul(UNIT);
+            let first = match link.copy {
+                0 => link.code + layout.code.instructions,
+                _ => first_of_copy(layout, code, link, bytes)?,
+            };
+            let offset = instruction.wrapping_sub(first);
             if offset == UNIT.wrapping_neg() {
                 // Not begun: Python reports such a frame only if a generator owns it.
                 return Some((owner == GENERATOR).then_some(BEFORE_FIRST));
             }
-            if offset >= code.word(OBJECT_SIZE).wrapping_mul(UNIT) || offset > u64::from(u32::MAX) {
+            if offset >= bytes || offset > u64::from(u32::MAX) {
                 return None;
             }
             let first = || u64::from(code.half(layout.code.first_traceable)).wrapping_mul(UNIT);
@@ -284,6 +294,45 @@ fn executing(interpreter: &Interpreter, code: View, link: &Link) -> Option<Optio
             Some((!incomplete).then_some(offset as u32))
         }
     }
+}
+
+/// The first instruction of the copy that a frame executes ([`layout::Code::copies`](crate::layout::Code::copies)).
+///
+/// A copy stays where it is while a thread has its number, and another one of the same code object, which has the same size, lies
+/// beside it. So an address found before is the right one if the frame's instruction is in that copy.
+#[inline(never)]
+fn first_of_copy(layout: &Layout, code: View, link: &Link, bytes: u64) -> Option<u64> {
+    let version = u64::from(code.half(layout.code.version));
+    let key = mix_in(mix_in(link.code, version), u64::from(link.copy));
+    let known = &KNOWN[(key >> (64 - KNOWN.len().ilog2())) as usize];
+    let first = known[0].load(Relaxed);
+    let is_known = version != 0 && known[1].load(Relaxed) == first ^ key;
+    if is_known && link.instruction.wrapping_sub(first) < bytes {
+        return Some(first);
+    }
+    let first = look_up(link.code + layout.code.copies, link.copy)?;
+    known[0].store(first, Relaxed);
+    known[1].store(first ^ key, Relaxed);
+    Some(first)
+}
+
+/// Addresses of copies, each with itself xored with the key that it was found for: of two threads that write one pair at once, the
+/// words do not match.
+static KNOWN: [[AtomicU64; 2]; 1024] = [const { [const { AtomicU64::new(0) }; 2] }; 1024];
+
+/// Looks a copy up in the code object's list, whose address is at `list`. When another thread needs a copy, it may replace the list by a
+/// longer one, and the old one is freed and unmapped later. So the kernel reads, and what was read is valid if the code object still has
+/// that list afterwards.
+#[cold]
+fn look_up(list: u64, copy: u32) -> Option<u64> {
+    const TRIES: u32 = 4;
+    (0..TRIES).find_map(|_| {
+        let (mut before, mut entry, mut after) = ([0u64], [0], [0]);
+        let is_read = read(list, &mut before)
+            && read(before[0].wrapping_add(8 + 8 * u64::from(copy)), &mut entry)
+            && read(list, &mut after);
+        (is_read && before == after).then_some(entry[0])
+    })
 }
 
 #[cfg(test)]

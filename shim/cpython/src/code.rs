@@ -33,7 +33,7 @@ pub fn describe<'a>(interpreter: &Interpreter, frame: Frame, buffer: &'a mut [u8
     let layout = &interpreter.layout;
     let mut memory = One::new();
     let code = memory.object(frame.code, layout.code.bytes)?;
-    if code.word(OBJECT_TYPE) != interpreter.code_type {
+    if code.word(OBJECT_TYPE + layout.head) != interpreter.code_type {
         return None;
     }
     let first_line = code.half(layout.code.first_line);
@@ -53,13 +53,14 @@ pub fn describe<'a>(interpreter: &Interpreter, frame: Frame, buffer: &'a mut [u8
 /// The contents of a `bytes` object, if they fit.
 fn bytes<'a>(interpreter: &Interpreter, address: u64, room: &'a mut [u8]) -> Option<&'a [u8]> {
     let mut memory = One::new();
-    let object = memory.object(address, BYTES_CONTENT)?;
-    if object.word(OBJECT_TYPE) != interpreter.bytes_type {
+    let head = interpreter.layout.head;
+    let object = memory.object(address, BYTES_CONTENT + head)?;
+    if object.word(OBJECT_TYPE + head) != interpreter.bytes_type {
         return None;
     }
-    let length = usize::try_from(object.word(OBJECT_SIZE)).ok()?;
+    let length = usize::try_from(object.word(OBJECT_SIZE + head)).ok()?;
     let room = room.get_mut(..length)?;
-    read(address + BYTES_CONTENT, room).then_some(&*room)
+    read(address + BYTES_CONTENT + head, room).then_some(&*room)
 }
 
 /// The contents of a `str` object, cut at the end of the buffer.
@@ -75,18 +76,18 @@ const PIECE: usize = 256;
 
 fn encode(interpreter: &Interpreter, address: u64, room: &mut [u8]) -> Option<usize> {
     let mut memory = One::new();
-    let object = memory.object(address, interpreter.layout.string.compact)?;
-    if object.word(OBJECT_TYPE) != interpreter.string_type {
+    let (head, layout) = (interpreter.layout.head, &interpreter.layout.string);
+    let object = memory.object(address, layout.compact)?;
+    if object.word(OBJECT_TYPE + head) != interpreter.string_type {
         return None;
     }
-    let length = usize::try_from(object.word(STRING_LENGTH)).ok()?;
-    // Bits from the lowest: interned 2, kind 3, compact 1, ascii 1.
-    let state = object.half(STRING_STATE);
-    let (width, compact, ascii) = ((state >> 2 & 7) as usize, state >> 5 & 1 == 1, state >> 6 & 1 == 1);
+    let length = usize::try_from(object.word(STRING_LENGTH + head)).ok()?;
+    // Bits from the lowest: kind 3, compact 1, ascii 1.
+    let state = object.half(STRING_STATE + head) >> layout.kind_bit;
+    let (width, compact, ascii) = ((state & 7) as usize, state >> 3 & 1 == 1, state >> 4 & 1 == 1);
     if !compact || !matches!(width, 1 | 2 | 4) {
         return None;
     }
-    let layout = &interpreter.layout.string;
     let mut at = address + if ascii { layout.ascii } else { layout.compact };
     let (mut left, mut used) = (length, 0);
     while left > 0 {

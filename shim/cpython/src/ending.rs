@@ -14,6 +14,8 @@
 //! the list when all callbacks have run; that counts too. A program that calls or clears the callbacks itself does so in a Python
 //! function, which the interpreter's own call is not in; then `exits` is registered again at the next request.
 //!
+//! "Has the GIL" means in a free-threaded build that the thread is attached to the interpreter.
+//!
 //! This is the only part of this crate that changes the interpreter: five small objects, which refer to nothing of the program.
 //! Only the interpreter's own `atexit.register` is called: a program may have put another object in its place, a test that counts
 //! calls for example. Then a later request tries again. If a step fails, the function is not called and the program does not notice it. Not seen are the end of other interpreters than the
@@ -42,6 +44,8 @@ struct Functions {
     main_interpreter: unsafe extern "C" fn() -> *mut c_void,
     modules: unsafe extern "C" fn() -> Object,
     item: unsafe extern "C" fn(Object, *const c_char) -> Object,
+    /// The same with a new reference; 3.13 and newer.
+    owned_item: Option<unsafe extern "C" fn(Object, *const c_char, *mut Object) -> c_int>,
     import: unsafe extern "C" fn(*const c_char, Object, Object, Object, c_int) -> Object,
     type_of: unsafe extern "C" fn(Object) -> Object,
     dictionary: unsafe extern "C" fn(Object) -> Object,
@@ -51,6 +55,7 @@ struct Functions {
     new_capsule: unsafe extern "C" fn(*mut c_void, *const c_char, unsafe extern "C" fn(Object)) -> Object,
     new_value: unsafe extern "C" fn(*const c_char, ...) -> Object,
     append: unsafe extern "C" fn(Object, Object) -> c_int,
+    retain: unsafe extern "C" fn(Object),
     release: unsafe extern "C" fn(Object),
     take_error: unsafe extern "C" fn(*mut Object, *mut Object, *mut Object),
     set_error: unsafe extern "C" fn(Object, Object, Object),
@@ -189,6 +194,7 @@ impl Functions {
                 main_interpreter: transmute(address(c"PyInterpreterState_Main")?),
                 modules: transmute(address(c"PyImport_GetModuleDict")?),
                 item: transmute(address(c"PyDict_GetItemString")?),
+                owned_item: address(c"PyDict_GetItemStringRef").map(|found| transmute(found)),
                 import: transmute(address(c"PyImport_ImportModuleLevel")?),
                 type_of: transmute(address(c"PyObject_Type")?),
                 dictionary: transmute(address(c"PyModule_GetDict")?),
@@ -198,6 +204,7 @@ impl Functions {
                 new_capsule: transmute(address(c"PyCapsule_New")?),
                 new_value: transmute(address(c"Py_BuildValue")?),
                 append: transmute(address(c"PyList_Append")?),
+                retain: transmute(address(c"Py_IncRef")?),
                 release: transmute(address(c"Py_DecRef")?),
                 take_error: transmute(address(c"PyErr_Fetch")?),
                 set_error: transmute(address(c"PyErr_Restore")?),
@@ -243,7 +250,7 @@ impl Functions {
             let token = own((self.new_capsule)(pointer, std::ptr::null(), dropped));
             let function = own((self.new_function)(&EXITS, token.0, null_mut()));
             let is_made = !token.0.is_null() && !function.0.is_null();
-            is_made && !own((self.call)(register, c"(O)".as_ptr(), function.0)).0.is_null()
+            is_made && !own((self.call)(register.0, c"(O)".as_ptr(), function.0)).0.is_null()
         };
         if is_registered {
             IS_WAITING.store(true, Relaxed);
@@ -264,24 +271,39 @@ impl Functions {
         let Some(threading) = self.module(c"threading").filter(|_| !IS_APPENDED.load(Relaxed)) else {
             return;
         };
-        // SAFETY: this thread has the GIL. The module keeps its dictionary alive, and that the list; `append` checks its type.
+        // SAFETY: this thread has the GIL. The module keeps its dictionary alive; `append` checks the type of the list.
         unsafe {
-            let list = (self.item)((self.dictionary)(threading), c"_threading_atexits".as_ptr());
+            let list = self.value((self.dictionary)(threading.0), c"_threading_atexits");
             let function = Owned(
                 (self.new_function)(&SHUTTING_DOWN, null_mut(), null_mut()),
                 self.release,
             );
-            if !list.is_null() && !function.0.is_null() && (self.append)(list, function.0) == 0 {
+            if !list.0.is_null() && !function.0.is_null() && (self.append)(list.0, function.0) == 0 {
                 IS_APPENDED.store(true, Relaxed);
             }
         }
     }
 
-    /// An imported module, a borrowed reference. `None` if there is none, or another object is in its place.
-    fn module(&self, name: &CStr) -> Option<Object> {
-        // SAFETY: this thread has the GIL, and the list of modules keeps the module alive.
-        let module = unsafe { (self.item)((self.modules)(), name.as_ptr()) };
-        (!module.is_null() && self.is_a(module, self.module_type)).then_some(module)
+    /// A value of a dictionary, or null. A new reference: without a GIL, another thread may replace the value.
+    fn value(&self, dictionary: Object, name: &CStr) -> Owned {
+        let mut found = null_mut();
+        // SAFETY: this thread has the GIL, and the caller's dictionary is alive; `retain` permits null.
+        unsafe {
+            if let Some(item) = self.owned_item {
+                item(dictionary, name.as_ptr(), &mut found);
+            } else {
+                found = (self.item)(dictionary, name.as_ptr());
+                (self.retain)(found);
+            }
+        }
+        Owned(found, self.release)
+    }
+
+    /// An imported module. `None` if there is none, or another object is in its place.
+    fn module(&self, name: &CStr) -> Option<Owned> {
+        // SAFETY: this thread has the GIL.
+        let module = self.value(unsafe { (self.modules)() }, name);
+        (!module.0.is_null() && self.is_a(module.0, self.module_type)).then_some(module)
     }
 
     /// Whether a living object has this very type.
@@ -290,21 +312,20 @@ impl Functions {
         Owned(unsafe { (self.type_of)(object) }, self.release).0 == of
     }
 
-    /// The function that the `atexit` module of the interpreter has from its start, a borrowed reference. `None` if the module or the
+    /// The function that the `atexit` module of the interpreter has from its start. `None` if the module or the
     /// function is another object. Runs no code of the program, unless the module must be imported first.
-    fn built_in_register(&self) -> Option<Object> {
+    fn built_in_register(&self) -> Option<Owned> {
         let (name, none) = (c"atexit", null_mut());
-        // SAFETY: this thread has the GIL. The list of modules keeps the module alive, the module its dictionary, and that the function.
-        // Each object is of the type that the next function wants.
+        // SAFETY: this thread has the GIL, and the module keeps its dictionary alive. Each object is of the type that the next function wants.
         unsafe {
-            if (self.item)((self.modules)(), name.as_ptr()).is_null() {
+            if self.value((self.modules)(), name).0.is_null() {
                 drop(Owned((self.import)(name.as_ptr(), none, none, none, 0), self.release));
             }
             let module = self.module(name)?;
-            let function = (self.item)((self.dictionary)(module), c"register".as_ptr());
+            let function = self.value((self.dictionary)(module.0), c"register");
             let is_own =
-                |function| self.is_a(function, self.function_type) && (self.self_of_function)(function) == module;
-            (!function.is_null() && is_own(function)).then_some(function)
+                |function| self.is_a(function, self.function_type) && (self.self_of_function)(function) == module.0;
+            (!function.0.is_null() && is_own(function.0)).then_some(function)
         }
     }
 }

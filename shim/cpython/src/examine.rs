@@ -35,7 +35,7 @@ pub enum Why {
 /// In the order of `Why`.
 const REASONS: [&str; 8] = [
     "its version is not known to this build",
-    "it is a free-threaded build, whose frames are kept differently",
+    "free-threaded builds of its version are not known to this build",
     "it is a pre-release, whose structures may still change",
     "its code objects are not laid out as in other builds of this version",
     "its frames are not laid out as in other builds of this version",
@@ -65,7 +65,8 @@ fn examine(this_thread: u64, code_type: u64) -> Result<Interpreter, Rejection> {
     if version >> 24 != 3 {
         return Err(fail(Why::Unknown));
     }
-    let mut layout = *layout::of(version >> 16 & 0xff).ok_or(fail(Why::Unknown))?;
+    let minor = version >> 16 & 0xff;
+    let mut layout = *layout::of(minor, false).ok_or(fail(Why::Unknown))?;
     // 0xa0 and 0xb0: alpha and beta.
     if version & 0xf0 < 0xc0 {
         return Err(fail(Why::PreRelease));
@@ -76,6 +77,9 @@ fn examine(this_thread: u64, code_type: u64) -> Result<Interpreter, Rejection> {
         if !read(runtime.start, &mut words) {
             return Err(fail(Why::Description));
         }
+        if words[DEBUG_FREE_THREADED] != 0 {
+            layout = *layout::of(minor, true).ok_or(fail(Why::FreeThreaded))?;
+        }
         adopt(&mut layout, &places, &words, version).map_err(fail)?;
     }
     let address = |name: &CStr| exported(name).map(|found| found.start);
@@ -83,7 +87,7 @@ fn examine(this_thread: u64, code_type: u64) -> Result<Interpreter, Rejection> {
     if !attributes_match(code_type, &layout) {
         return Err(fail(Why::Code));
     }
-    if word(frame_type + TYPE_BASIC_SIZE) != Some(layout.frame_basic_size) {
+    if word(frame_type + TYPE_BASIC_SIZE + layout.head) != Some(layout.frame_basic_size) {
         return Err(fail(Why::Frames));
     }
     let getter = |name: &CStr| address(name).map(as_getter);
@@ -174,9 +178,6 @@ fn adopt(layout: &mut Layout, places: &DebugOffsets, words: &[u64], version: u32
     if at(0) != u64::from_le_bytes(*b"xdebugpy") || at(DEBUG_VERSION as u64) != u64::from(version) {
         return Err(Why::Description);
     }
-    if at(DEBUG_FREE_THREADED as u64) != 0 {
-        return Err(Why::FreeThreaded);
-    }
     layout.thread.frame = at(places.current_frame);
     layout.thread.thread_id = at(places.thread_id);
     layout.frame.previous = at(places.frame_previous);
@@ -189,6 +190,10 @@ fn adopt(layout: &mut Layout, places: &DebugOffsets, words: &[u64], version: u32
     layout.code.line_table = at(places.code_size + 4);
     layout.code.first_line = at(places.code_size + 5);
     layout.code.instructions = at(places.code_size + 9);
+    if layout.code.copies != 0 {
+        layout.frame.copy = at(places.frame_previous + 6);
+        layout.code.copies = at(places.code_size + 10);
+    }
     let (thread, frame, code) = (&layout.thread, &layout.frame, &layout.code);
     // The described size includes the first instruction, rounded up to words.
     let whole = at(places.code_size) == layout.code_basic_size + 8 && code.instructions == layout.code_basic_size;
@@ -199,6 +204,8 @@ fn adopt(layout: &mut Layout, places: &DebugOffsets, words: &[u64], version: u32
         && words_of(&[thread.frame, thread.thread_id], 192)
         && words_of(&[frame.previous, frame.code, frame.instruction], frame.bytes)
         && fits(frame.owner, 1, frame.bytes)
+        && fits(frame.copy, 4, frame.bytes)
+        && fits(code.copies, 8, layout.code_basic_size)
         && words_of(&[code.file, code.name, code.function, code.line_table], code.bytes)
         && fits(code.first_line, 4, code.bytes);
     if sound { Ok(()) } else { Err(Why::Description) }
@@ -226,6 +233,7 @@ fn attributes_match(code_type: u64, layout: &Layout) -> bool {
         ),
     ];
     let mut found = [false; 5];
+    let code_type = code_type + layout.head;
     let (size, Some(members)) = (word(code_type + TYPE_BASIC_SIZE), word(code_type + TYPE_MEMBERS)) else {
         return false;
     };
@@ -275,9 +283,15 @@ mod tests {
         }
     }
 
-    fn description(minor: u32) -> (Layout, [u64; DEBUG_OFFSETS_WORDS], u32) {
-        let version = 3 << 24 | minor << 16 | 0x5f0;
-        let layout = *layout::of(minor).unwrap();
+    /// The layouts of versions that describe themselves.
+    fn described() -> impl Iterator<Item = &'static Layout> {
+        let described = LAYOUTS.iter().filter(|layout| layout.described.is_some());
+        assert_eq!(described.clone().count(), 5, "3.13 to 3.15, 3.13t and 3.14t");
+        described
+    }
+
+    fn description(layout: Layout) -> (Layout, [u64; DEBUG_OFFSETS_WORDS], u32) {
+        let version = 3 << 24 | layout.minor << 16 | 0x5f0;
         let places = layout.described.unwrap();
         let mut words = [0; DEBUG_OFFSETS_WORDS];
         words[0] = u64::from_le_bytes(*b"xdebugpy");
@@ -296,13 +310,17 @@ mod tests {
             put(places.code_size + 1 + place as u64, offset);
         }
         put(places.code_size + 9, code.instructions);
+        if layout.code.copies != 0 {
+            put(places.frame_previous + 6, layout.frame.copy);
+            put(places.code_size + 10, code.copies);
+        }
         (layout, words, version)
     }
 
     #[test]
     fn a_description_that_matches_the_layout_is_adopted() {
-        for minor in 13..=15 {
-            let (layout, words, version) = description(minor);
+        for layout in described() {
+            let (layout, words, version) = description(*layout);
             let mut adopted = layout;
             assert_eq!(adopt(&mut adopted, &layout.described.unwrap(), &words, version), Ok(()));
             assert_eq!(adopted, layout);
@@ -311,8 +329,8 @@ mod tests {
 
     #[test]
     fn a_nonsensical_description_is_rejected() {
-        for minor in 13..=15 {
-            let (layout, words, version) = description(minor);
+        for layout in described() {
+            let (layout, words, version) = description(*layout);
             let places = layout.described.unwrap();
             let with = |place: u64, value: u64| {
                 let mut words = words;
@@ -321,7 +339,6 @@ mod tests {
             };
             assert_eq!(with(0, 7), Err(Why::Description));
             assert_eq!(with(1, u64::from(version) + 0x100), Err(Why::Description));
-            assert_eq!(with(2, 1), Err(Why::FreeThreaded));
             for place in [
                 places.current_frame,
                 places.frame_previous,
@@ -334,6 +351,10 @@ mod tests {
             }
             assert_eq!(with(places.code_size, 8), Err(Why::Description));
             assert_eq!(with(places.frame_previous + 4, 4096), Err(Why::Description));
+            if layout.code.copies != 0 {
+                assert_eq!(with(places.frame_previous + 6, 4096), Err(Why::Description));
+                assert_eq!(with(places.code_size + 10, 4096), Err(Why::Description));
+            }
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The offsets in the structures of each CPython version.
 //!
-//! They are those of [`culeak::cpython`], for 64-bit builds with the GIL. CPython does not change these structures within a minor
-//! version; [`examine`](crate::examine) checks that.
+//! They are those of [`culeak::cpython`], for 64-bit builds. CPython does not change these structures within a minor version;
+//! [`examine`](crate::examine) checks that.
 
-use culeak::cpython::{ABSENT, NEWEST, OLDEST, Offsets, newest};
+use culeak::cpython::{ABSENT, FREE_THREADED, NEWEST, OLDEST, Offsets, newest};
 
 /// How frames are linked, and how an interpreter call is recognized among them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,6 +22,8 @@ pub enum Chain {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
     pub minor: u32,
+    /// Bytes that each object has in front of its type besides those of a build with the GIL: free-threaded builds.
+    pub head: u64,
     pub chain: Chain,
     pub thread: Thread,
     pub frame: Frame,
@@ -60,6 +62,8 @@ pub struct Frame {
     pub owner: u64,
     /// 3.11: set in the first frame of an interpreter call.
     pub is_entry: u64,
+    /// Which of [`Code::copies`] the thread executes; 0: the version has no copies.
+    pub copy: u64,
     /// Bytes read of a frame.
     pub bytes: u64,
 }
@@ -78,18 +82,23 @@ pub struct Code {
     pub first_traceable: u64,
     /// 3.12 and later; 0: none.
     pub version: u64,
+    /// A pointer to a list of copies of the instructions, one for each thread: its length, then their addresses. Free-threaded
+    /// builds from 3.14 on; 0: none.
+    pub copies: u64,
     /// Bytes read of a code object.
     pub bytes: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Str {
+    /// The lowest bit of the kind of characters in the string's state.
+    pub kind_bit: u64,
     /// The characters if all are ASCII, and if not.
     pub ascii: u64,
     pub compact: u64,
 }
 
-/// The contents of a bytes object; the same in all versions.
+/// The contents of a bytes object; like the offsets below, the same in all builds with the GIL. Others add [`Layout::head`].
 pub const BYTES_CONTENT: u64 = 32;
 pub const OBJECT_TYPE: u64 = 8;
 pub const OBJECT_SIZE: u64 = 16;
@@ -107,6 +116,10 @@ const fn or_none(offset: u64) -> u64 {
 }
 
 impl Layout {
+    pub const fn is_free_threaded(&self) -> bool {
+        self.head != 0
+    }
+
     const fn of(table: &Offsets) -> Layout {
         let minor = table.minor();
         let chain = match minor {
@@ -134,10 +147,12 @@ impl Layout {
             },
             owner: or_none(table.frame_owner),
             is_entry: or_none(table.frame_is_entry),
+            copy: or_none(table.frame_copy),
             bytes: if is_object { 112 } else { (table.frame_owner + 8) & !7 },
         };
         Layout {
             minor,
+            head: table.text_length - STRING_LENGTH,
             chain,
             thread: Thread {
                 frame: if table.thread_frame == ABSENT {
@@ -164,6 +179,7 @@ impl Layout {
                 instructions: table.code_instructions,
                 first_traceable: or_none(table.code_first_traceable),
                 version: or_none(table.code_version),
+                copies: or_none(table.code_copies),
                 bytes: if is_object {
                     table.code_lines + 8
                 } else {
@@ -171,6 +187,7 @@ impl Layout {
                 },
             },
             string: Str {
+                kind_bit: table.text_kind_bit,
                 ascii: table.text_ascii,
                 compact: table.text_compact,
             },
@@ -191,11 +208,16 @@ impl Layout {
 }
 
 const VERSIONS: usize = (NEWEST - OLDEST + 1) as usize;
-pub static LAYOUTS: [Layout; VERSIONS] = {
-    let mut layouts = [Layout::of(&newest(OLDEST)); VERSIONS];
+/// Those with the GIL, then the free-threaded ones.
+pub static LAYOUTS: [Layout; VERSIONS + FREE_THREADED.len()] = {
+    let mut layouts = [Layout::of(&newest(OLDEST)); VERSIONS + FREE_THREADED.len()];
     let mut nth = 1;
     while nth < VERSIONS {
         layouts[nth] = Layout::of(&newest(OLDEST + nth as u32));
+        nth += 1;
+    }
+    while nth < layouts.len() {
+        layouts[nth] = Layout::of(&FREE_THREADED[nth - VERSIONS]);
         nth += 1;
     }
     layouts
@@ -207,10 +229,10 @@ pub static LAYOUTS: [Layout; VERSIONS] = {
 pub struct DebugOffsets {
     pub current_frame: u64,
     pub thread_id: u64,
-    /// `previous`, `executable`, `instr_ptr` follow each other; `owner` comes two later.
+    /// `previous`, `executable`, `instr_ptr` follow each other; `owner` comes two later, `tlbc_index` four.
     pub frame_previous: u64,
     /// `size`, `filename`, `name`, `qualname`, `linetable`, `firstlineno` follow each other; `co_code_adaptive` comes four
-    /// later.
+    /// later, then `co_tlbc`.
     pub code_size: u64,
 }
 
@@ -219,9 +241,11 @@ pub const DEBUG_OFFSETS_WORDS: usize = 64;
 pub const DEBUG_VERSION: usize = 1;
 pub const DEBUG_FREE_THREADED: usize = 2;
 
-/// The layout of a minor version, if it is known.
-pub fn of(minor: u32) -> Option<&'static Layout> {
-    LAYOUTS.get(minor.checked_sub(OLDEST)? as usize)
+/// The layout of a minor version's build, if it is known.
+pub fn of(minor: u32, is_free_threaded: bool) -> Option<&'static Layout> {
+    LAYOUTS
+        .iter()
+        .find(|layout| layout.minor == minor && layout.is_free_threaded() == is_free_threaded)
 }
 
 #[cfg(test)]
@@ -230,16 +254,16 @@ mod tests {
 
     #[test]
     fn every_version_has_its_own_layout() {
-        for (place, layout) in LAYOUTS.iter().enumerate() {
-            assert_eq!(layout.minor, OLDEST + place as u32);
-            assert_eq!(of(layout.minor), Some(layout));
+        for layout in &LAYOUTS {
+            assert_eq!(of(layout.minor, layout.is_free_threaded()), Some(layout));
             assert_eq!(layout.frame.bytes % 8, 0);
             assert_eq!(layout.code.bytes % 8, 0);
             let last = [layout.code.line_table, layout.code.first_traceable, layout.code.version];
             assert!(last.iter().all(|offset| offset + 8 <= layout.code.bytes), "{layout:?}");
             assert!(layout.frame.instruction + 8 <= layout.frame.bytes && layout.frame.owner < layout.frame.bytes);
+            assert!(layout.frame.copy + 4 <= layout.frame.bytes);
         }
-        assert_eq!(of(OLDEST - 1), None);
-        assert_eq!(of(OLDEST + LAYOUTS.len() as u32), None);
+        let known = |is_free_threaded| (0..100).filter(move |&minor| of(minor, is_free_threaded).is_some());
+        assert!(known(false).eq(OLDEST..=NEWEST) && known(true).eq(13..=14));
     }
 }

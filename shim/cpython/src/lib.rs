@@ -9,7 +9,8 @@
 //! ```
 //!
 //! Only the thread itself changes its chain of frames, and while it is in a CUDA call it is not running Python. Every frame
-//! keeps its code object alive, and names and line tables never change. So the chain can be read without the GIL, without
+//! keeps its code object alive, and names and line tables never change; in free-threaded builds the collector stops all threads
+//! that run Python, and takes what the frames of the others refer to as used. So the chain can be read without the GIL, without
 //! allocating and without running any Python code. Offsets differ between versions and are checked against the
 //! running interpreter before they are used. If a check fails there are no Python frames, and [`Status`] has the reason.
 //!

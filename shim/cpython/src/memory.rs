@@ -1,6 +1,7 @@
 //! Reads of memory that belongs to the interpreter.
 //!
-//! On the main thread, and on any thread that holds the GIL, the objects of the thread's chain cannot be freed during a
+//! On the main thread, and on any thread that holds the GIL (in a free-threaded build: is attached, which the interpreter waits for
+//! before it deletes thread states), the objects of the thread's chain cannot be freed during a
 //! walk, so plain loads suffice ([`Direct`]). The chain itself may still be inconsistent, if a signal handler interrupted a
 //! change to it. So an address must be plausible, and its page must have been found readable before. That costs a look-up
 //! per frame; a system call each time would cost more than the walk.

@@ -53,8 +53,9 @@ pub fn stamp(
 /// their line tables have the same address, length and first eight bytes.
 #[inline(never)]
 fn digest(interpreter: &Interpreter, memory: &mut impl Memory, code: &Code, last_file: &mut (u64, u64)) -> Option<u64> {
-    let table = memory.object(code.line_table, BYTES_CONTENT + 8)?;
-    let (length, start) = (table.word(OBJECT_SIZE), table.word(BYTES_CONTENT));
+    let head = interpreter.layout.head;
+    let table = memory.object(code.line_table, BYTES_CONTENT + head + 8)?;
+    let (length, start) = (table.word(OBJECT_SIZE + head), table.word(BYTES_CONTENT + head));
     // A table shorter than eight bytes is followed by a zero, and then by undefined bytes.
     let start = if length < 8 {
         start & ((1 << (length * 8)) - 1)
@@ -79,8 +80,9 @@ fn digest(interpreter: &Interpreter, memory: &mut impl Memory, code: &Code, last
 /// differ.
 #[inline(always)]
 fn text_digest(interpreter: &Interpreter, memory: &mut impl Memory, address: u64) -> Option<u64> {
-    let head = memory.object(address, STRING_STATE)?;
-    let (cached, length) = (head.word(STRING_HASH), head.word(STRING_LENGTH));
+    let head = interpreter.layout.head;
+    let text = memory.object(address, STRING_STATE + head)?;
+    let (cached, length) = (text.word(STRING_HASH + head), text.word(STRING_LENGTH + head));
     if cached != u64::MAX {
         return Some(cached);
     }

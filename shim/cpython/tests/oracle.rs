@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
-use support::{Python, interpreters};
+use support::{Python, recorded};
 
 /// The library that the Python programs call.
 fn probe() -> &'static Path {
@@ -137,7 +137,7 @@ fn readable(frames: &[Place]) -> String {
 
 #[test]
 fn frames_are_those_that_python_reports() {
-    for python in interpreters() {
+    for python in recorded() {
         let lines = lines(python, "stacks.py", &[], &[]);
         assert!(lines.len() > 130, "{}: only {} stacks", python.version, lines.len());
         // Sub-interpreters need a module of CPython's own tests, which few installations have.
@@ -158,7 +158,7 @@ fn frames_are_those_that_python_reports() {
 #[ignore = "has pip fetch the package greenlet"]
 fn frames_of_greenlets_are_those_that_python_reports() {
     let mut tested = 0;
-    for python in interpreters() {
+    for python in recorded() {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("greenlet-3.{}", python.minor));
         let pip = [
             "-m",
@@ -223,7 +223,7 @@ fn expect_what_python_reports(python: &Python, lines: &[String]) {
 /// interpreter's evaluation loop.
 #[test]
 fn boundaries_lie_in_native_frames_of_the_interpreter() {
-    for python in interpreters() {
+    for python in recorded() {
         let (mut boundaries, mut named, mut unplaced) = (0, 0, 0);
         for line in lines(python, "stacks.py", &[], &[]) {
             let (name, _, walked) = case(&line);
@@ -268,7 +268,7 @@ fn boundaries_lie_in_native_frames_of_the_interpreter() {
 /// 4,000 functions are created, called and dropped: their code objects reuse each other's addresses.
 #[test]
 fn a_code_object_at_the_address_of_another_is_distinguished() {
-    for python in interpreters() {
+    for python in recorded() {
         let mut known: HashMap<(u64, u64), (Vec<u8>, Vec<u8>)> = HashMap::new();
         let mut at: HashMap<u64, Vec<u8>> = HashMap::new();
         let (mut reused, mut wrong, mut functions) = (0, 0, 0);
@@ -298,21 +298,18 @@ fn a_code_object_at_the_address_of_another_is_distinguished() {
 }
 
 /// Freed memory is overwritten, so that a read after free is noticed.
-const OVERWRITTEN: [(&str, &str); 2] = [("PYTHONMALLOC", "malloc"), ("MALLOC_PERTURB_", "85")];
+const OVERWRITTEN: [(&str, &str); 1] = [("MALLOC_PERTURB_", "85")];
 /// Every object has its own pages, which are unmapped when it is freed.
-const UNMAPPED: [(&str, &str); 3] = [
-    ("PYTHONMALLOC", "malloc"),
-    ("MALLOC_MMAP_THRESHOLD_", "0"),
-    ("MALLOC_MMAP_MAX_", "10000000"),
-];
+const UNMAPPED: [(&str, &str); 2] = [("MALLOC_MMAP_THRESHOLD_", "0"), ("MALLOC_MMAP_MAX_", "10000000")];
 
 /// Daemon threads that walk without pause while the interpreter frees their frames under them.
 fn interpreters_end(times: u32, environment: &[(&str, &str)]) {
-    for python in interpreters() {
+    for python in recorded() {
+        let environment: Vec<_> = environment.iter().copied().chain([python.frees_at_once()]).collect();
         for time in 0..2 * times {
             let announced = ["announced"];
             let arguments = &announced[..(time % 2) as usize];
-            let output = run(python, "daemons.py", arguments, environment);
+            let output = run(python, "daemons.py", arguments, &environment);
             let errors = String::from_utf8_lossy(&output.stderr);
             assert!(
                 output.status.success(),

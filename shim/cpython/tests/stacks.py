@@ -274,6 +274,27 @@ def classes():
     Holder().field
 
 
+def shared():
+    """New functions that several threads call at once while the collector runs: free-threaded builds copy their code for each thread."""
+
+    def work(deep):
+        ready.wait()
+        for _ in range(2):
+            deep(6)
+
+    for _ in range(12):
+        space = {"check": check}
+        source = "def deep(n):\n  if n:\n    return deep(n - 1)\n  x = n\n  check('shared function')"
+        exec(compile(source, "/tmp/shared.py", "exec"), space)
+        ready = threading.Barrier(8)
+        threads = [threading.Thread(target=work, args=(space["deep"],)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        gc.collect()
+        for thread in threads:
+            thread.join()
+
+
 def greenlets():
     try:
         import greenlet
@@ -351,6 +372,7 @@ def main():
         thread.start()
     for thread in threads:
         thread.join()
+    shared()
     child = os.fork()
     if child == 0:
         recursive(3, "forked child")

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::interpreters::{Python, interpreters};
+use crate::interpreters::{Python, recorded};
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../src/cpython");
 
@@ -43,6 +43,7 @@ fn print(headers: &Path) -> String {
 fn table(python: &Python) -> String {
     match &*python.version {
         old @ ("3.14.0" | "3.14.4") => format!("{old}.txt"),
+        _ if python.is_free_threaded() => format!("3.{}t.txt", python.minor),
         _ => format!("3.{}.txt", python.minor),
     }
 }
@@ -51,7 +52,7 @@ fn table(python: &Python) -> String {
 #[ignore = "needs the headers and the library of Python"]
 fn the_tables_are_those_of_the_headers() {
     let mut compared = 0;
-    for python in interpreters() {
+    for python in recorded() {
         let Some(headers) = headers(python) else {
             println!("{}: its headers are not installed", python.version);
             continue;

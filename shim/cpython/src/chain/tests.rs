@@ -69,8 +69,8 @@ fn intact(memory: &mut [u64], layout: &Layout, depth: u64) -> u64 {
     };
     let (thread, record, code, text) = (at(0), at(128), at(256), at(512));
     let frame = |number: u64| at(1024 + 32 * (depth - number));
-    put(code, OBJECT_TYPE, CODE_TYPE);
-    put(code, OBJECT_SIZE, 50);
+    put(code, OBJECT_TYPE + layout.head, CODE_TYPE);
+    put(code, OBJECT_SIZE + layout.head, 50);
     for part in [layout.code.file, layout.code.name, layout.code.line_table] {
         put(code, part, text);
     }
@@ -108,7 +108,13 @@ fn an_intact_chain_is_walked_to_its_end() {
             let thread = intact(&mut memory, layout, 60);
             let interpreter = interpreter(*layout, holds_lock);
             let (frames, end) = walked(&interpreter, thread);
-            assert_eq!((frames.len(), end), (60, End::Root), "3.{}", layout.minor);
+            assert_eq!(
+                (frames.len(), end),
+                (60, End::Root),
+                "3.{} {}",
+                layout.minor,
+                layout.head
+            );
             assert!(frames.iter().all(|frame| *frame == frames[0]));
         }
     }
@@ -124,7 +130,13 @@ fn the_walk_of_a_cyclic_chain_ends() {
         let outermost = 1024 + 32;
         memory[outermost + layout.frame.previous as usize / 8] = base + (1024 + 320) * 8;
         let (frames, end) = walked(&interpreter(*layout, true), thread);
-        assert_eq!((frames.len(), end), (100, End::Full), "3.{}", layout.minor);
+        assert_eq!(
+            (frames.len(), end),
+            (100, End::Full),
+            "3.{} {}",
+            layout.minor,
+            layout.head
+        );
     }
 }
 
@@ -203,6 +215,57 @@ fn a_thread_state_that_became_unreadable_causes_no_fault() {
         // SAFETY: mapped above; nothing refers to it any more.
         assert_eq!(unsafe { libc::mprotect(mapped, bytes, libc::PROT_NONE) }, 0);
         let unlocked = interpreter(*layout, false);
-        assert_eq!(walked(&unlocked, thread), (Vec::new(), End::Lost), "3.{}", layout.minor);
+        assert_eq!(
+            walked(&unlocked, thread),
+            (Vec::new(), End::Lost),
+            "3.{} {}",
+            layout.minor,
+            layout.head
+        );
+    }
+}
+
+/// Free-threaded builds from 3.14 on: the place of an instruction is that in the thread's own copy of the code.
+#[test]
+fn an_instruction_is_found_in_the_copy_that_its_frame_executes() {
+    let layout = layout::of(14, true).expect("a free-threaded build with copies");
+    for holds_lock in [false, true] {
+        let mut memory = vec![0; WORDS];
+        let thread = intact(&mut memory, layout, 3);
+        let at = |word: u64| memory.as_ptr() as u64 + word * 8;
+        let (list, own, copy, innermost) = (at(3000), at(256) + layout.code.instructions, at(3500), 1024 + 32 * 3);
+        let (instruction, number) = (layout.frame.instruction / 8, layout.frame.copy / 8);
+        let list_of_code = 256 + layout.code.copies / 8;
+        let sound = [
+            (list_of_code, list),
+            (3000, 2),
+            (3001, own),
+            (3002, copy),
+            (innermost + instruction, copy + 40),
+            (innermost + number, 1),
+        ];
+        let mut walk_with = |damage: Option<(u64, u64)>| {
+            for (word, value) in sound.into_iter().chain(damage) {
+                memory[word as usize] = value;
+            }
+            walked(&interpreter(*layout, holds_lock), thread)
+        };
+        let (frames, end) = walk_with(None);
+        let offsets: Vec<u32> = frames.iter().map(|frame| frame.offset).collect();
+        assert_eq!((&offsets[..], end), (&[40, 80, 80][..], End::Root));
+        // An instruction that is not in that copy; no such copy; no list.
+        for damage in [
+            (innermost + instruction, own + 40),
+            (innermost + number, 7),
+            (list_of_code, 4096),
+        ] {
+            assert_eq!(walk_with(Some(damage)), (Vec::new(), End::Lost));
+        }
+        // Of code with a version, the copy is looked up again only if the instruction is elsewhere.
+        assert_eq!(layout.code.version % 8, 4);
+        walk_with(Some((256 + layout.code.version / 8, 5 << 32)));
+        assert_eq!(walk_with(Some((list_of_code, 4096))).1, End::Root);
+        let moved = (innermost + instruction, copy + 4096 + 40);
+        assert_eq!(walk_with(Some(moved)).1, End::Lost);
     }
 }

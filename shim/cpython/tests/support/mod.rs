@@ -13,27 +13,61 @@ pub struct Python {
     pub version: String,
 }
 
+impl Python {
+    #[allow(dead_code)]
+    pub fn is_free_threaded(&self) -> bool {
+        self.version.ends_with('t')
+    }
+
+    /// The variable that has objects freed by libc; free-threaded builds, whose only allocator is mimalloc, give freed pages back.
+    #[allow(dead_code)]
+    pub fn frees_at_once(&self) -> (&'static str, &'static str) {
+        match self.is_free_threaded() {
+            true => ("MIMALLOC_PURGE_DELAY", "0"),
+            false => ("PYTHONMALLOC", "malloc"),
+        }
+    }
+}
+
 /// Release builds with the GIL.
+#[allow(dead_code)]
 pub fn interpreters() -> &'static [Python] {
     static FOUND: OnceLock<Vec<Python>> = OnceLock::new();
-    FOUND.get_or_init(|| {
-        let found = examine_all(|flags| flags.is_empty());
-        assert!(
-            !found.is_empty(),
-            "no Python from 3.8 to 3.15 was found: install python3, or name one in CULEAK_PYTHONS"
-        );
-        found
-    })
+    FOUND.get_or_init(|| some(examine_all(|minor, flags| is_known(minor) && flags.is_empty())))
+}
+
+/// Release builds whose frames are read: also free-threaded ones.
+#[allow(dead_code)]
+pub fn recorded() -> &'static [Python] {
+    static FOUND: OnceLock<Vec<Python>> = OnceLock::new();
+    let is_recorded = |minor, flags: &str| match flags {
+        "" => is_known(minor),
+        "t" => matches!(minor, 13 | 14),
+        _ => false,
+    };
+    FOUND.get_or_init(|| some(examine_all(is_recorded)))
+}
+
+fn is_known(minor: u32) -> bool {
+    (8..=15).contains(&minor)
+}
+
+fn some(found: Vec<Python>) -> Vec<Python> {
+    assert!(
+        !found.is_empty(),
+        "no Python from 3.8 to 3.15 was found: install python3, or name one in CULEAK_PYTHONS"
+    );
+    found
 }
 
 /// Free-threaded and debug builds: there may be none.
 #[allow(dead_code)]
 pub fn other_builds() -> Vec<Python> {
-    examine_all(|flags| !flags.is_empty())
+    examine_all(|minor, flags| is_known(minor) && !flags.is_empty())
 }
 
-/// One interpreter of each version whose `sys.abiflags` are wanted.
-fn examine_all(is_wanted: impl Fn(&str) -> bool) -> Vec<Python> {
+/// One interpreter of each version whose minor version and `sys.abiflags` are wanted.
+fn examine_all(is_wanted: impl Fn(u32, &str) -> bool) -> Vec<Python> {
     let named = std::env::var("CULEAK_PYTHONS").unwrap_or_default();
     let commands: Vec<PathBuf> = match named.as_str() {
         "all" => all_commands(),
@@ -79,8 +113,8 @@ fn all_commands() -> Vec<PathBuf> {
     commands
 }
 
-/// The version, with `sys.abiflags` behind it, and command, if it is a CPython of a supported version.
-fn examine(command: &Path, is_wanted: &dyn Fn(&str) -> bool) -> Option<Python> {
+/// The version, with `sys.abiflags` behind it, and command, if it is a CPython that is wanted.
+fn examine(command: &Path, is_wanted: &dyn Fn(u32, &str) -> bool) -> Option<Python> {
     let ask = "import sys; \
                print(sys.implementation.name, sys.version_info[1], sys.executable, sys.version.split()[0], sys.abiflags)";
     let output = Command::new(command).args(["-c", ask]).output().ok()?;
@@ -88,7 +122,7 @@ fn examine(command: &Path, is_wanted: &dyn Fn(&str) -> bool) -> Option<Python> {
     let mut words = output.split_whitespace();
     let (name, minor) = (words.next()?, words.next()?.parse().ok()?);
     let (executable, version, flags) = (words.next()?, words.next()?, words.next().unwrap_or_default());
-    (name == "cpython" && (8..=15).contains(&minor) && is_wanted(flags)).then(|| Python {
+    (name == "cpython" && is_wanted(minor, flags)).then(|| Python {
         // A relative name may find another interpreter later, with another PATH.
         command: if command.is_absolute() {
             command.to_owned()
