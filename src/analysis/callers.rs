@@ -12,7 +12,7 @@
 
 use foldhash::HashMap;
 
-use crate::analysis::site::{CallStack, Frame, file_name};
+use crate::analysis::site::{CallStack, Frame, file_name, module_stem};
 
 /// The share of one caller. `None`: the stacks that end here.
 pub type Share<'a, T> = (Option<Frame<'a>>, T);
@@ -59,13 +59,11 @@ fn identity<'a>(
     let is_code = frame.function.is_none() && !frame.module_name().is_empty();
     let address = if is_code { frame.address } else { 0 };
     let line = frame.line.filter(|_| is_one_build);
-    (
-        frame.function,
-        frame.file.map(file_name),
-        line,
-        frame.module_name(),
-        address,
-    )
+    let module = match is_one_build {
+        true => frame.module_name(),
+        false => module_stem(frame.module_name()),
+    };
+    (frame.function, frame.file.map(file_name), line, module, address)
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use clap::Args;
 use culeak::analysis::categories::Categories;
 use culeak::analysis::diff::{Diff, Options, same_process};
 use culeak::analysis::ledger::LedgerDiff;
+use culeak::analysis::libraries;
 use culeak::analysis::profile::tree::{Limits, Tree};
 use culeak::analysis::profile::{self, Profile};
 use culeak::analysis::program::Program;
@@ -18,7 +19,7 @@ use crate::document::Document;
 use crate::errors::Failure;
 use crate::export::flamegraph;
 use crate::export::folded::Cost;
-use crate::load::Loaded;
+use crate::load::{Loaded, Place};
 use crate::options::output::{Form, OutputArgs};
 use crate::options::refusals::{self, JOB};
 use crate::options::selection::Selection;
@@ -90,8 +91,12 @@ pub fn execute(args: &DiffArgs) -> Result<ExitCode, Failure> {
         return super::job_diff::execute(args, sides, form);
     }
     let [before, after] = sides;
-    let mut before = before.single(&args.before)?.load()?;
-    let mut after = after.single(other)?.load()?;
+    let load = |place: Place| match form {
+        Form::Html => place.load_with_timeline(),
+        _ => place.load(),
+    };
+    let mut before = load(before.single(&args.before)?)?;
+    let mut after = load(after.single(other)?)?;
     if !args.output.overwrite.force {
         check_programs(&before, &after)?;
     }
@@ -115,10 +120,19 @@ pub fn execute(args: &DiffArgs) -> Result<ExitCode, Failure> {
         write_flamegraph(args, &before, &after)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let options = args.options(form);
+    let mut options = args.options(form);
+    // Stacks lead through the libraries, so in other versions of these the call sites are what both have.
+    if args.view.by.is_none()
+        && *shape == Shape::Table
+        && !same_process(&before.snapshot, &after.snapshot)
+        && !libraries::changes(&before.snapshot, &after.snapshot).is_empty()
+    {
+        options.by = By::Site;
+    }
     if form == Form::Html {
         let full = args.view.full_stacks;
-        let write = |out: &mut dyn Write| html::write_diff(&before.snapshot, &after.snapshot, &options, full, out);
+        let sides = [&before, &after].map(|side| (&side.snapshot, side.timeline.as_ref()));
+        let write = |out: &mut dyn Write| html::write_diff(sides, &options, full, out);
         args.output.write(form, write)?;
         return Ok(ExitCode::SUCCESS);
     }
