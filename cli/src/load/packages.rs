@@ -25,7 +25,7 @@ pub fn add(snapshot: &mut Snapshot, root: Option<&Path>) {
             folders.entry(folder).or_default().insert(package);
         }
     }
-    let started_s = (snapshot.process.started_unix_ns / 1_000_000_000) as i64;
+    let started_ns = i128::from(snapshot.process.started_unix_ns);
     let mut versions = BTreeMap::new();
     for (folder, packages) in folders {
         let folder = format!("{folder}-packages");
@@ -41,8 +41,10 @@ pub fn add(snapshot: &mut Snapshot, root: Option<&Path>) {
             let Some((name, version)) = installed.filter(|(name, _)| packages.contains(name)) else {
                 continue;
             };
-            let is_older = |file: std::fs::Metadata| file.mtime().max(file.ctime()) <= started_s;
-            if entry.metadata().is_ok_and(is_older) {
+            // Installers may keep old times of modification.
+            let changed_ns =
+                |file: std::fs::Metadata| i128::from(file.ctime()) * 1_000_000_000 + i128::from(file.ctime_nsec());
+            if entry.metadata().is_ok_and(|file| changed_ns(file) <= started_ns) {
                 versions.insert(name.to_owned(), version.to_owned());
             }
         }
