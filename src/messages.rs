@@ -59,10 +59,10 @@ messages! {
         "A variable of culeak has a value that it cannot have. Its default applies.",
         "Correct or unset it.";
     BAD_NAME = "no variable is called {variable}; see: culeak help environment";
-        "A variable begins with `CULEAK_` and is none of culeak's.",
+        "A variable begins with `CULEAK_`, and culeak has no such variable.",
         "Correct or unset it.";
     SIMILAR_NAME = "no variable is called {variable}; did you mean {similar}?";
-        "A variable begins with `CULEAK_` and is none of culeak's.",
+        "A variable begins with `CULEAK_`, and culeak has no such variable.",
         "Correct or unset it.";
     NO_SAMPLING = "{sample} is ignored: {variable} needs the stack of every block";
         "Every stack is taken, which costs more.",
