@@ -75,7 +75,7 @@ fn recorded(python: &Path, version: &str, build: &str) -> (PathBuf, TempDir) {
         .setting("CULEAK_TIMELINE", "8MiB")
         .start_in(folder.path())
         .finish();
-    assert!(ended.status.success(), "{ended:?}");
+    assert!(ended.status.success(), "{:?}", ended.status);
     let recordings = recordings_in(&folder.path().join("out"));
     let [recording] = &recordings[..] else {
         panic!("one recording: {recordings:?}")
