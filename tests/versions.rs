@@ -103,7 +103,7 @@ fn a_diff_of_two_versions_names_them_and_has_a_row_for_each_line_of_the_program(
         versions.starts_with("versions: ") && versions.contains("nets 1.0 → 2.0; rows are call sites"),
         "{text}"
     );
-    let row = text.lines().find(|line| line.contains("step  train.py:9"));
+    let row = text.lines().find(|line| line.contains("  train.py:9: "));
     assert!(
         row.is_some_and(|row| row.contains("grown") && row.contains("size=12 MiB (+6 MiB)")),
         "{text}"

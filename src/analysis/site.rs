@@ -43,7 +43,7 @@ mod role;
 pub mod text;
 mod wrapper;
 
-pub(in crate::analysis) use across::module_stem;
+pub(in crate::analysis) use across::{is_comprehension, module_stem};
 pub(in crate::analysis) use forward::python_line;
 pub use python::package_of;
 pub(in crate::analysis) use role::is_library_module;

@@ -219,8 +219,7 @@ mod tests {
             .skip(1);
         for ((name, schema), part) in tables.iter().zip(parts) {
             out += &format!("\n### {name}\n\n| column | type | meaning |\n|---|---|---|\n");
-            out +=
-                "| job | TEXT | the job, as for `--job` |\n";
+            out += "| job | TEXT | the job, as for `--job` |\n";
             let meanings = part.lines().filter_map(|line| line.strip_prefix("    /// "));
             for (column, meaning) in schema.get_fields().iter().zip(meanings) {
                 let of = match column.get_physical_type() {

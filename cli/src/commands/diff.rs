@@ -38,7 +38,8 @@ const AT: &str = "Compare the memory at this point in time: end, peak, exit, mar
 #[command(mut_arg("force", |force| force.help("Compare different programs, and replace existing files")))]
 #[command(mut_arg("at", |at| at.help(AT)))]
 #[command(after_help = "\
-Rows are matched by module, function and line, so snapshots from different runs or machines can be compared.
+Rows are matched by module, function and line, so snapshots from different runs or machines can be compared; if libraries have other
+versions, by the program's own lines.
 
 Examples:
   culeak snapshot 4711 -o before.json     … some time later …

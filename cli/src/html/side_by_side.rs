@@ -39,10 +39,12 @@ pub fn write([before, after]: [Side; 2], page: &mut Document) {
     let mut of_before = curves(old, before);
     of_before.values_mut().flatten().for_each(|part| *part = moved(*part));
     let of_after = curves(new, after);
-    page.heading("Memory over time");
     let mut places: Vec<&String> = of_before.keys().chain(of_after.keys()).collect();
     places.sort();
     places.dedup();
+    if !places.is_empty() {
+        page.heading("Memory over time");
+    }
     for place in places {
         let label = format!("{place}: before (dashed) and after, aligned {what}");
         let parts = |curves: &Curves| curves.get(place).cloned().unwrap_or_default();

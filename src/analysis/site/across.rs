@@ -60,7 +60,8 @@ impl<'a> CallStack<'a> {
     }
 }
 
-fn is_comprehension(frame: &Frame) -> bool {
+/// Whether a line is in a comprehension that is a function of its own, as before CPython 3.12.
+pub fn is_comprehension(frame: &Frame) -> bool {
     let kinds = ["<listcomp>", "<dictcomp>", "<setcomp>"];
     let function = frame.function.unwrap_or_default();
     frame.is_python() && kinds.iter().any(|kind| function.ends_with(kind))
