@@ -31,6 +31,7 @@
 //! | `preorder` | In which order is a tree printed? |
 //! | [`phases`] | What did each phase of the program hold, allocate and leave behind? |
 //! | [`program`] | Which program is this, so that different ones are not compared? |
+//! | [`libraries`] | Which libraries have another version in another process? |
 //! | [`pairing`] | Which call site of one snapshot is which of another? |
 //! | [`diff`] | What changed between two snapshots? |
 //! | [`boundaries`] | What does the program hold at a mark that it sets again and again? |
@@ -59,6 +60,7 @@ pub mod groups;
 pub mod handles;
 pub mod job;
 pub mod ledger;
+pub mod libraries;
 pub mod lives;
 pub mod objects;
 pub mod opaque;

@@ -43,6 +43,7 @@
 //! | | [`kind`] | kinds of memory, and where each of them counts |
 //! | | [`quantities`] | sizes and times as people write them |
 //! | | [`variables`] | the environment variables `CULEAK_*` |
+//! | | [`messages`] | the lines that the shim writes to stderr |
 //! | | [`job_variables`] | the environment variables of launchers |
 //! | | [`wildcard`] | `*` and `?` in names |
 //! | | [`system`] | system calls that leave no trace in another program's process |
@@ -111,6 +112,7 @@ pub mod cuda_functions;
 pub mod hold;
 pub mod job_variables;
 pub mod kind;
+pub mod messages;
 mod named;
 mod numbered;
 pub mod quantities;

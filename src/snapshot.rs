@@ -309,6 +309,10 @@ pub struct Process {
     /// The Python interpreter of the process; `None` if no allocation was made under one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub python: Option<Python>,
+    /// The versions of the packages of Python whose files are in the stacks or loaded, by name, as far as they were installed when the
+    /// names of frames were looked up and had not changed since the process started.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub packages: BTreeMap<String, String>,
 }
 
 impl Process {

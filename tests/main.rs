@@ -60,6 +60,7 @@ mod timeline;
 mod transparent;
 mod trend;
 mod undisturbed;
+mod versions;
 mod vmm;
 mod whatif;
 mod whole_system;

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The page shows the documents of the terminal, so they cannot disagree, and they are readable in a browser without scripts. Scripts
-//! sort and search their tables, and draw the two things that only a page has: the graph of stacks and memory over time. They read
+//! sort and search their tables, and draw the two things that only a page has: the graph of stacks and memory over time (of a diff, `side_by_side.rs` draws the latter). They read
 //! compressed data and pass it to the browser as text, never as markup; the policy forbids markup from strings.
 //!
 //! The scripts, in order of their dependencies: `elements.js` (building blocks), `units.js` (formats numbers), `tables.js`
@@ -27,6 +27,7 @@ mod diff;
 mod graph;
 mod page;
 mod report;
+mod side_by_side;
 mod stacks;
 mod timeline;
 

@@ -5,7 +5,7 @@
 //! protected ([`crate::output::protect`]), so that no command replaces them.
 //!
 //! [`at`] reduces an input to a point in time, [`segments`] puts the kernel driver's side in the place of the memory, [`holders`]
-//! searches for what keeps its memory alive, [`kept`] keeps inputs in memory, [`sidecar`] adds holders that `run --why` found, and [`many`] adds several inputs up
+//! searches for what keeps its memory alive, [`kept`] keeps inputs in memory, [`packages`] adds versions, [`sidecar`] adds holders that `run --why` found, and [`many`] adds several inputs up
 //! as one job. Deliberately absent: symbols; see `symbolize`.
 
 pub mod at;
@@ -18,6 +18,7 @@ mod listed;
 pub mod many;
 mod members;
 pub mod memory_viz;
+pub mod packages;
 mod process;
 pub mod segments;
 pub mod sidecar;

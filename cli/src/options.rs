@@ -30,7 +30,7 @@ use culeak::kind::Kind;
 use culeak::point::Point;
 
 use crate::escape::Escaped;
-use crate::load::Loaded;
+use crate::load::{Loaded, packages};
 use crate::progress;
 use crate::symbolize::{Note, Places, cache_folder, sentences, symbolize};
 use crate::text::units;
@@ -94,6 +94,7 @@ impl NameArgs {
             },
         ));
         let notes = symbolize(&mut item.snapshot, &places);
+        packages::add(&mut item.snapshot, item.root.as_deref());
         let is_whole = notes.is_empty();
         let mut printed = PRINTED.lock().unwrap_or_else(PoisonError::into_inner);
         let new = notes.into_iter().filter(|note| printed.insert(note.clone()));

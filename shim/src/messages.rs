@@ -1,4 +1,4 @@
-//! The lines that the library writes to stderr: one at exit, and one if nothing or not everything can be recorded.
+//! Writes lines to stderr ([`culeak::messages`]): one at exit, and one if nothing or not everything can be recorded.
 //!
 //! The program may have closed stderr and reused descriptor 2, so a line is written only while descriptor 2 is the file
 //! that it was when the recording started. A line must not change what the program does: a closed pipe or a full file
@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
 use crate::settings;
 use culeak::format::Loss;
+use culeak::messages as texts;
 use culeak::quantities::rounded;
 use culeak::recording::Recording;
 use culeak::system::{BlockedSignals, Errno, Pauses, Uncancelled, monotonic_ns, without_write_signals};
@@ -29,157 +30,116 @@ pub fn forked() {
 
 /// Why there is no recording.
 pub fn no_recording(path: Option<&CStr>, error: Errno) {
-    write_line(|line| {
-        line.push(b"culeak: nothing is recorded: cannot create ");
-        line.push_path(path.unwrap_or(c"the recording"));
-        line.push(b": ");
-        line.push_reason(error);
-        line.push(b"; set CULEAK_OUTPUT to a writable folder");
+    write(texts::NO_RECORDING, |line, name| match name {
+        "reason" => line.push_reason(error),
+        _ => line.push_path(path.unwrap_or(c"the recording")),
     });
 }
 
 /// At the start: where the recording is until the process ends.
 pub fn spooled(recording: &Recording) {
-    let Some(spool) = recording.spool() else { return };
-    write_line(|line| {
-        line.push(b"culeak: the file system of ");
-        line.push_path(recording.path());
-        line.push(b" cannot hold a recording that is being written; until the process ends, it is in ");
-        line.push_path(spool);
-    });
+    write_of_spool(texts::SPOOLED, recording, Errno(0));
 }
 
 /// At exit: the recording stays where it was written.
 pub fn not_delivered(recording: &Recording, error: Errno) {
+    let text = match error {
+        _ if !recording.is_readable() => texts::NOT_READ,
+        Errno(libc::ENOENT) => texts::FOLDER_GONE,
+        _ => texts::NOT_COPIED,
+    };
+    write_of_spool(text, recording, error);
+}
+
+fn write_of_spool(text: &str, recording: &Recording, error: Errno) {
     let Some(spool) = recording.spool() else { return };
-    if !recording.is_readable() {
-        return write_line(|line| {
-            line.push(b"culeak: the recording cannot be copied to ");
-            line.push_path(recording.path());
-            line.push(b": it could not be read in ");
-            line.push_path(spool);
-            line.push(b"; was it removed?");
-        });
-    }
-    write_line(|line| {
-        line.push(b"culeak: the recording cannot be copied to ");
-        line.push_path(recording.path());
-        line.push(b": ");
-        match error {
-            Errno(libc::ENOENT) => line.push(b"the file there, or its folder, was moved or removed"),
-            error => line.push_reason(error),
-        }
-        line.push(b"; it is complete in ");
-        line.push_path(spool);
+    write(text, |line, name| match name {
+        "spool" => line.push_path(spool),
+        "reason" => line.push_reason(error),
+        _ => line.push_path(recording.path()),
     });
 }
 
 /// At exit.
 pub fn summarize(recording: &Recording) {
     let (bytes, count) = recording.live_on_devices();
-    write_line(|line| {
-        line.push(b"culeak: ");
-        // The sums may lack something.
-        if [Loss::Allocations, Loss::Details]
-            .iter()
-            .any(|of| recording.loss(*of) > 0)
-        {
-            line.push(b"the recording is incomplete; see: culeak report ");
-            return line.push_path(recording.path());
-        }
-        if count == 0 {
-            line.push(b"no memory");
-        } else {
-            line.push_number(count);
-            line.push(if count == 1 {
-                b" allocation, "
-            } else {
-                b" allocations, "
-            });
-            line.push_bytes(bytes);
-        }
-        line.push(b" still live on GPUs; see: culeak report ");
-        line.push_path(recording.path());
+    // The sums may lack something.
+    let is_incomplete = [Loss::Allocations, Loss::Details]
+        .iter()
+        .any(|of| recording.loss(*of) > 0);
+    let text = match count {
+        _ if is_incomplete => texts::INCOMPLETE,
+        0 => texts::NONE_LIVE,
+        1 => texts::ONE_LIVE,
+        _ => texts::LIVE,
+    };
+    write(text, |line, name| match name {
+        "count" => line.push_number(count),
+        "bytes" => line.push_bytes(bytes),
+        _ => line.push_path(recording.path()),
     });
 }
 
 /// Where the out-of-memory snapshot is.
 pub fn out_of_memory(api: &str, bytes: u64, path: &CStr) {
-    write_line(|line| {
-        line.push(b"culeak: out of memory: ");
-        line.push(api.as_bytes());
-        line.push(b" of ");
-        line.push_bytes(bytes);
-        line.push(b" failed; to see what held memory: culeak report ");
-        line.push_path(path);
+    write(texts::OUT_OF_MEMORY, |line, name| match name {
+        "function" => line.push(api.as_bytes()),
+        "bytes" => line.push_bytes(bytes),
+        _ => line.push_path(path),
     });
 }
 
 /// Blocks of backward passes have the stack of autograd's thread alone.
 pub fn no_backward() {
-    write_line(|line| {
-        line.push(
-            b"culeak: stacks of backward passes end in autograd: this PyTorch does not name the pass of a thread",
-        );
-    });
+    write(texts::NO_BACKWARD, |_, _| ());
 }
 
 /// Blocks of backward passes do not have the line of the forward pass.
 pub fn no_forward() {
-    write_line(|line| line.push(b"culeak: gradients have no line of the forward pass: this PyTorch has unknown nodes"));
+    write(texts::NO_FORWARD, |_, _| ());
 }
 
 /// A variable with an invalid value or an unknown name.
 pub fn mistake(mistake: &Mistake) {
-    write_line(|line| match *mistake {
-        Mistake::Value { variable, value } => {
-            line.push(b"culeak: ");
-            line.push(variable.name.to_bytes());
-            line.push(b"=");
-            line.push_printable(value);
-            line.push(b" is ignored; allowed: ");
-            for part in variable.values.allowed() {
-                line.push(part.as_bytes());
-            }
-        }
-        Mistake::Name { name, similar } => {
-            line.push(b"culeak: no variable is called ");
-            line.push_printable(name);
-            match similar {
-                Some(variable) => {
-                    line.push(b"; did you mean ");
-                    line.push(variable.name.to_bytes());
-                    line.push(b"?");
+    match *mistake {
+        Mistake::Value { variable, value } => write(texts::BAD_VALUE, |line, name| match name {
+            "variable" => line.push(variable.name.to_bytes()),
+            "value" => line.push_printable(value),
+            _ => {
+                for part in variable.values.allowed() {
+                    line.push(part.as_bytes());
                 }
-                None => line.push(b"; see: culeak help environment"),
             }
+        }),
+        Mistake::Name { name, similar } => {
+            let text = match similar {
+                Some(_) => texts::SIMILAR_NAME,
+                None => texts::BAD_NAME,
+            };
+            write(text, |line, part| match (part, similar) {
+                ("similar", Some(variable)) => line.push(variable.name.to_bytes()),
+                _ => line.push_printable(name),
+            });
         }
-    });
+    }
 }
 
 /// Stacks are not sampled, because of this variable.
 pub fn sampling_is_ignored(because: &Variable) {
-    write_line(|line| {
-        line.push(b"culeak: ");
-        line.push(SAMPLE.name.to_bytes());
-        line.push(b" is ignored: ");
-        line.push(because.name.to_bytes());
-        line.push(b" needs the stack of every block");
+    write(texts::NO_SAMPLING, |line, name| match name {
+        "sample" => line.push(SAMPLE.name.to_bytes()),
+        _ => line.push(because.name.to_bytes()),
     });
 }
 
 /// Once: allocations are not recorded, and why.
 pub fn loss(recording: &Recording) {
     if !WROTE_LOSS.swap(true, Relaxed) {
-        write_line(|line| {
-            line.push(b"culeak: the recording cannot grow: ");
-            match recording.trouble() {
-                Some(Errno(libc::ENOENT)) => line.push(b"it was removed, or its folder was moved or removed"),
-                Some(error) => line.push_reason(error),
-                None => line.push(b"no address space left"),
-            }
-            line.push(b"; until it can, allocations are only counted: ");
-            line.push_path(recording.path());
+        write(texts::CANNOT_GROW, |line, name| match (name, recording.trouble()) {
+            ("recording", _) => line.push_path(recording.path()),
+            (_, Some(Errno(libc::ENOENT))) => line.push(texts::REMOVED.as_bytes()),
+            (_, Some(error)) => line.push_reason(error),
+            (_, None) => line.push(texts::NO_ADDRESSES.as_bytes()),
         });
     }
 }
@@ -187,13 +147,23 @@ pub fn loss(recording: &Recording) {
 /// Once: the recording was created too late for some allocations.
 pub fn late(recording: &Recording) {
     if !WROTE_LATE.swap(true, Relaxed) {
-        write_line(|line| {
-            line.push(
-                b"culeak: the first allocations are not recorded, only counted: the file system took too long to create ",
-            );
-            line.push_path(recording.path());
-        });
+        write(texts::LATE, |line, _| line.push_path(recording.path()));
     }
+}
+
+/// Writes one of the texts; `fill` pushes what has this name.
+fn write(text: &str, fill: impl Fn(&mut Line, &str)) {
+    write_line(|line| {
+        line.push(b"culeak: ");
+        let mut rest = text;
+        while let Some((before, after)) = rest.split_once('{') {
+            line.push(before.as_bytes());
+            let (name, after) = after.split_once('}').unwrap_or((after, ""));
+            fill(line, name);
+            rest = after;
+        }
+        line.push(rest.as_bytes());
+    });
 }
 
 /// A line under construction. What does not fit is left out.
@@ -256,30 +226,13 @@ impl Line {
     }
 
     fn push_reason(&mut self, error: Errno) {
-        self.push(match error.0 {
-            libc::ENOENT => b"no such folder",
-            libc::EACCES | libc::EPERM => b"permission denied",
-            libc::EROFS => b"read-only file system",
-            libc::ENOSPC => b"no space left on device",
-            libc::EDQUOT => b"disk quota exceeded",
-            libc::EFBIG => b"over the file-size limit",
-            libc::EMFILE | libc::ENFILE => b"too many open files",
-            libc::ENOTDIR => b"not a folder",
-            libc::ELOOP => b"a symbolic link is in its place",
-            libc::EEXIST => b"the file exists already",
-            libc::ENAMETOOLONG => b"name too long",
-            libc::ENOMEM => b"no memory left",
-            libc::ESTALE => b"another file has taken its name",
-            libc::ETIMEDOUT => b"the file system takes too long",
-            libc::EIO => b"input/output error",
-            libc::ENODEV => {
-                b"neither its file system nor a local folder can hold a recording; name one in CULEAK_SPOOL"
-            }
-            number => {
+        match texts::REASONS.iter().find(|(number, ..)| *number == error.0) {
+            Some((_, text, _)) => self.push(text.as_bytes()),
+            None => {
                 self.push(b"system error ");
-                return self.push_number(number.unsigned_abs().into());
+                self.push_number(error.0.unsigned_abs().into());
             }
-        });
+        }
     }
 }
 

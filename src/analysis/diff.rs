@@ -10,8 +10,9 @@ use crate::analysis::callers::{self, Share};
 use crate::analysis::estimate::{Errors, sampled};
 use crate::analysis::filter::{Filter, only_objects};
 use crate::analysis::groups::Groups;
+use crate::analysis::libraries::{self, LibraryChange};
 use crate::analysis::opaque::OpaquePool;
-use crate::analysis::pairing::{Key, pair};
+use crate::analysis::pairing::{Key, pair, pair_across};
 use crate::analysis::program::Program;
 use crate::analysis::report::{
     By, CALLERS_KEPT, Cut, ProcessLine, Row, RowsOfKinds, Sort, Tally, is_zero, process_line,
@@ -56,6 +57,9 @@ pub struct Diff<'a> {
     pub by: By,
     /// Both show the same process, so a difference is growth.
     pub same_process: bool,
+    /// The libraries that both have, in different versions.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub libraries: Vec<LibraryChange>,
     /// The compared kinds of memory; all if empty.
     pub kinds: Vec<&'static str>,
     /// The other conditions of what is compared.
@@ -206,8 +210,14 @@ impl<'a> Diff<'a> {
         let (old, new) = (side_rows(before, &stacks[0]), side_rows(after, &stacks[1]));
         let bare = [(before, &old.groups), (after, &new.groups)].map(|(side, groups)| (side, is_bare(side, groups)));
         let opaque_pools = new.opaque_pools;
-        let (old_rows, new_rows) = (keyed(old.rows, options.by), keyed(new.rows, options.by));
-        let mut rows = compared((old_rows, new_rows), &stacks, options.by, !same_process);
+        let libraries = libraries::changes(before, after);
+        let moved = match same_process {
+            true => Moved::Nothing,
+            false if libraries.is_empty() => Moved::Lines,
+            false => Moved::Libraries,
+        };
+        let keyed = |rows: Vec<Row<'a>>| rows.into_iter().map(keyed(options.by)).collect();
+        let mut rows = compared((keyed(old.rows), keyed(new.rows)), &stacks, options.by, moved);
         let totals = totals(&rows, [old.total, new.total]);
         let change = |row: &DiffRow| match options.sort {
             Sort::Count => (row.count_delta.abs(), row.bytes_delta.abs(), row.after.bytes),
@@ -231,6 +241,7 @@ impl<'a> Diff<'a> {
             after: side(after, totals.after),
             by: options.by,
             same_process,
+            libraries,
             filter: Some(Filter {
                 kinds: Vec::new(),
                 ..options.filter.clone()
@@ -244,7 +255,7 @@ impl<'a> Diff<'a> {
             rows,
             totals,
             opaque_pools,
-            objects: objects::changes(before, after, options, same_process),
+            objects: objects::changes(before, after, options, moved),
             host: host::changes(before.holders.as_ref(), after.holders.as_ref(), options),
             warnings: objects::not_compared(before, after, options)
                 .into_iter()
@@ -264,17 +275,35 @@ fn is_bare(snapshot: &Snapshot, groups: &Groups) -> bool {
     known.peek().is_some() && known.all(is_bare)
 }
 
-fn keyed<'a>(rows: Vec<Row<'a>>, by: By) -> Vec<(Key, Row<'a>)> {
-    rows.into_iter().map(|row| (Key::by(by, &row), row)).collect()
+/// What may differ between the code of the two.
+#[derive(Clone, Copy)]
+enum Moved {
+    /// Nothing within one process.
+    Nothing,
+    Lines,
+    Libraries,
 }
 
-/// Rows before and after.
-type Sides<'a> = (Vec<(Key, Row<'a>)>, Vec<(Key, Row<'a>)>);
+/// What a row is matched by: all its frames, and the program's own lines.
+type Keyed<'a> = ([Key; 2], Row<'a>);
 
-/// The rows of both sides. `moved`: lines of code may have, which they cannot within one process.
-fn compared<'a>((old, new): Sides<'a>, stacks: &[CallStacks<'a>; 2], by: By, moved: bool) -> Vec<DiffRow<'a>> {
-    let keys = |rows: &[(Key, Row)]| rows.iter().map(|(key, _)| *key).collect::<Vec<Key>>();
-    let partners = pair(&keys(&old), &keys(&new), moved);
+fn keyed(by: By) -> impl Fn(Row) -> Keyed {
+    move |row| ([Key::by(by, &row), Key::own(by, &row)], row)
+}
+
+/// The rows of both sides.
+fn compared<'a>(
+    (old, new): (Vec<Keyed<'a>>, Vec<Keyed<'a>>),
+    stacks: &[CallStacks<'a>; 2],
+    by: By,
+    moved: Moved,
+) -> Vec<DiffRow<'a>> {
+    let both = |rows: &[Keyed]| rows.iter().map(|(keys, _)| *keys).collect::<Vec<[Key; 2]>>();
+    let whole = |rows: &[Keyed]| rows.iter().map(|(keys, _)| keys[0]).collect::<Vec<Key>>();
+    let partners = match moved {
+        Moved::Libraries => pair_across(&both(&old), &both(&new)),
+        Moved::Nothing | Moved::Lines => pair(&whole(&old), &whole(&new), matches!(moved, Moved::Lines)),
+    };
     let mut old: Vec<Option<Row>> = old.into_iter().map(|(_, row)| Some(row)).collect();
     let pairs = new.into_iter().zip(partners);
     let pairs = pairs.map(|((_, row), partner)| (partner.and_then(|partner| old[partner].take()), Some(row)));

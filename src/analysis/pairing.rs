@@ -2,7 +2,8 @@
 //!
 //! Function and module identify a site; its line decides only between several sites of one function. First, sites with
 //! the same line are paired. The remaining sites of a function are paired in the order of their lines, because edits
-//! move lines and rarely change their order. Deliberately absent: similarity of names; a renamed function is a new one.
+//! move lines and rarely change their order. If libraries have other versions ([`pair_across`]), the program's own lines identify a site.
+//! Deliberately absent: similarity of names; a renamed function is a new one.
 
 use std::collections::HashMap;
 
@@ -61,6 +62,19 @@ impl Key {
         }
     }
 
+    /// The program's own lines alone, for a process with other versions of libraries.
+    pub fn own(by: By, row: &Row) -> Key {
+        if by == By::Forward {
+            return Key::by(by, row);
+        }
+        let [exact, loose] = row.stacks[0].stack.own_fingerprints(by != By::Stack);
+        Key {
+            exact,
+            loose,
+            ..Key::of_site(row)
+        }
+    }
+
     /// Of a row by stack or by forward line, or else by call site.
     pub fn by(by: By, row: &Row) -> Key {
         let stack = &row.stacks[0].stack;
@@ -79,45 +93,52 @@ impl Key {
 /// For each key of `after`, the index of its partner in `before`. Each partner is used once. `moved`: lines may have
 /// moved between the two.
 pub fn pair(before: &[Key], after: &[Key], moved: bool) -> Vec<Option<usize>> {
-    let mut partners = vec![None; after.len()];
-    let mut free = by_line(before, |key| (key.exact, key.pool), |_| true);
-    take(after, &mut partners, &mut free, |key| (key.exact, key.pool));
-    if moved {
-        let mut taken = vec![false; before.len()];
-        for &partner in partners.iter().flatten() {
-            taken[partner] = true;
+    let passes: [&dyn Fn(&Key) -> Print; 2] = [&|key| (key.exact, key.pool, None), &|key| (key.loose, key.pool, None)];
+    pair_by(before, after, |key| key.line, &passes[..1 + usize::from(moved)])
+}
+
+/// As [`pair`], if libraries have other versions. Each row has two keys: that of all its frames, and that of the program's own lines.
+pub fn pair_across(before: &[[Key; 2]], after: &[[Key; 2]]) -> Vec<Option<usize>> {
+    let passes: [&dyn Fn(&[Key; 2]) -> Print; 5] = [
+        &|[whole, _]| (whole.exact, whole.pool, None),
+        // The same lines of the program, through the same functions of libraries.
+        &|[whole, own]| (own.exact, own.pool, Some(whole.loose)),
+        &|[_, own]| (own.exact, own.pool, None),
+        &|[whole, _]| (whole.loose, whole.pool, None),
+        &|[_, own]| (own.loose, own.pool, None),
+    ];
+    pair_by(before, after, |[whole, _]| whole.line, &passes)
+}
+
+/// What rows are matched by in one pass.
+type Print = (Fingerprint, bool, Option<Fingerprint>);
+
+/// Matches in one pass after the other what no earlier one matched, in the order of lines.
+fn pair_by<K>(
+    before: &[K],
+    after: &[K],
+    line: impl Fn(&K) -> Option<u32>,
+    passes: &[&dyn Fn(&K) -> Print],
+) -> Vec<Option<usize>> {
+    let mut partners: Vec<Option<usize>> = vec![None; after.len()];
+    let mut taken = vec![false; before.len()];
+    let mut order: Vec<usize> = (0..after.len()).collect();
+    order.sort_by_key(|&index| (line(&after[index]), index));
+    for print in passes {
+        let mut free: HashMap<Print, Vec<usize>> = HashMap::new();
+        for (index, key) in before.iter().enumerate().filter(|(index, _)| !taken[*index]) {
+            free.entry(print(key)).or_default().push(index);
         }
-        let mut free = by_line(before, |key| (key.loose, key.pool), |index| !taken[index]);
-        take(after, &mut partners, &mut free, |key| (key.loose, key.pool));
+        // The first line is last, where `pop` takes it.
+        for indices in free.values_mut() {
+            indices.sort_by_key(|&index| std::cmp::Reverse((line(&before[index]), index)));
+        }
+        order.retain(|&index| {
+            partners[index] = free.get_mut(&print(&after[index])).and_then(Vec::pop);
+            partners[index].inspect(|&partner| taken[partner] = true).is_none()
+        });
     }
     partners
-}
-
-type Print = (Fingerprint, bool);
-
-/// Indices by fingerprint, in descending order of lines: the first line is last, where `pop` takes it.
-fn by_line(keys: &[Key], print: impl Fn(&Key) -> Print, wanted: impl Fn(usize) -> bool) -> HashMap<Print, Vec<usize>> {
-    let mut found: HashMap<Print, Vec<usize>> = HashMap::new();
-    for (index, key) in keys.iter().enumerate().filter(|(index, _)| wanted(*index)) {
-        found.entry(print(key)).or_default().push(index);
-    }
-    for indices in found.values_mut() {
-        indices.sort_by_key(|&index| std::cmp::Reverse((keys[index].line, index)));
-    }
-    found
-}
-
-fn take(
-    after: &[Key],
-    partners: &mut [Option<usize>],
-    free: &mut HashMap<Print, Vec<usize>>,
-    print: impl Fn(&Key) -> Print,
-) {
-    let mut order: Vec<usize> = (0..after.len()).filter(|&index| partners[index].is_none()).collect();
-    order.sort_by_key(|&index| (after[index].line, index));
-    for index in order {
-        partners[index] = free.get_mut(&print(&after[index])).and_then(Vec::pop);
-    }
 }
 
 #[cfg(test)]

@@ -34,6 +34,7 @@ use crate::snapshot::{GRADIENT_OF, Language, Location, Snapshot, Stack};
 /// The call site of memory that was recorded without a stack.
 pub const NO_STACK: &str = "(no stack)";
 
+mod across;
 mod below_main;
 mod forward;
 mod origin;
@@ -42,7 +43,10 @@ mod role;
 pub mod text;
 mod wrapper;
 
+pub(in crate::analysis) use across::{is_comprehension, module_stem};
 pub(in crate::analysis) use forward::python_line;
+pub use python::package_of;
+pub(in crate::analysis) use role::is_library_module;
 pub use role::{Wrappers, set_wrappers};
 
 /// What a frame means to the reader of the stack.

@@ -8,7 +8,7 @@ use parquet_derive::ParquetRecordWriter;
 /// The latest state of each process.
 #[derive(ParquetRecordWriter)]
 pub struct Process<'a> {
-    /// the host that the process ran on
+    /// the host of the process
     pub host: Option<&'a str>,
     /// the rank in the job
     pub rank: Option<i64>,
@@ -73,7 +73,7 @@ pub struct Process<'a> {
 /// The states of each process, one for each point in time.
 #[derive(ParquetRecordWriter)]
 pub struct Instant<'a> {
-    /// the host that the process ran on
+    /// the host of the process
     pub host: Option<&'a str>,
     /// the rank in the job
     pub rank: Option<i64>,
@@ -102,7 +102,7 @@ pub struct Instant<'a> {
 /// What each process holds, one row for each call site, kind, category and device at each point in time.
 #[derive(ParquetRecordWriter)]
 pub struct SiteRow<'a> {
-    /// the host that the process ran on
+    /// the host of the process
     pub host: Option<&'a str>,
     /// the rank in the job
     pub rank: Option<i64>,
@@ -160,7 +160,7 @@ pub struct StackRow<'a> {
 /// The blocks of each process at its latest point.
 #[derive(ParquetRecordWriter)]
 pub struct Block<'a> {
-    /// the host that the process ran on
+    /// the host of the process
     pub host: Option<&'a str>,
     /// the rank in the job
     pub rank: Option<i64>,
@@ -219,8 +219,7 @@ mod tests {
             .skip(1);
         for ((name, schema), part) in tables.iter().zip(parts) {
             out += &format!("\n### {name}\n\n| column | type | meaning |\n|---|---|---|\n");
-            out +=
-                "| job | TEXT | the job: `--job`, else the id that the scheduler or launcher gave, else `unnamed` |\n";
+            out += "| job | TEXT | the job, as for `--job` |\n";
             let meanings = part.lines().filter_map(|line| line.strip_prefix("    /// "));
             for (column, meaning) in schema.get_fields().iter().zip(meanings) {
                 let of = match column.get_physical_type() {

@@ -8,6 +8,7 @@ use clap::Args;
 use culeak::analysis::categories::Categories;
 use culeak::analysis::diff::{Diff, Options, same_process};
 use culeak::analysis::ledger::LedgerDiff;
+use culeak::analysis::libraries;
 use culeak::analysis::profile::tree::{Limits, Tree};
 use culeak::analysis::profile::{self, Profile};
 use culeak::analysis::program::Program;
@@ -38,7 +39,8 @@ const AT: &str = "Compare the memory at this point in time: end, peak, exit, mar
 #[command(mut_arg("force", |force| force.help("Compare different programs, and replace existing files")))]
 #[command(mut_arg("at", |at| at.help(AT)))]
 #[command(after_help = "\
-Rows are matched by module, function and line, so snapshots from different runs or machines can be compared.
+Rows are matched by module, function and line, so snapshots from different runs or machines can be compared; if libraries have other
+versions, by the program's own lines.
 
 Examples:
   culeak snapshot 4711 -o before.json     … some time later …
@@ -95,7 +97,7 @@ pub fn execute(args: &DiffArgs) -> Result<ExitCode, Failure> {
     }
     let [before, after] = sides;
     let places = [before.single(&args.before)?, after.single(other)?];
-    let [mut before, mut after] = held(args, &places)?;
+    let [mut before, mut after] = held(args, &places, form)?;
     if !args.output.overwrite.force {
         check_programs(&before, &after)?;
     }
@@ -119,10 +121,19 @@ pub fn execute(args: &DiffArgs) -> Result<ExitCode, Failure> {
         write_flamegraph(args, &before, &after)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let options = args.options(form);
+    let mut options = args.options(form);
+    // Stacks lead through the libraries, so in other versions of these the call sites are what both have.
+    if args.view.by.is_none()
+        && *shape == Shape::Table
+        && !same_process(&before.snapshot, &after.snapshot)
+        && !libraries::changes(&before.snapshot, &after.snapshot).is_empty()
+    {
+        options.by = By::Site;
+    }
     if form == Form::Html {
         let full = args.view.full_stacks;
-        let write = |out: &mut dyn Write| html::write_diff(&before.snapshot, &after.snapshot, &options, full, out);
+        let sides = [&before, &after].map(|side| (&side.snapshot, side.timeline.as_ref()));
+        let write = |out: &mut dyn Write| html::write_diff(sides, &options, full, out);
         args.output.write(form, write)?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -143,8 +154,12 @@ pub fn execute(args: &DiffArgs) -> Result<ExitCode, Failure> {
 }
 
 /// Reads both sides. Without a recording there are no lines, so such sides are compared by holder if both are known.
-fn held(args: &DiffArgs, places: &[Place; 2]) -> Result<[Loaded; 2], Failure> {
-    let read = |place| holders::read(place, args.host, Place::load);
+fn held(args: &DiffArgs, places: &[Place; 2], form: Form) -> Result<[Loaded; 2], Failure> {
+    let load = match form {
+        Form::Html => Place::load_with_timeline,
+        _ => Place::load,
+    };
+    let read = |place| holders::read(place, args.host, load);
     let mut sides = [read(&places[0])?, read(&places[1])?];
     let are_unrecorded = sides.iter().all(|side| side.snapshot.taken.by == BY_READING);
     let by_holder = are_unrecorded && sides.iter().any(|side| side.snapshot.holders.is_some());

@@ -52,6 +52,7 @@ guides! {
     "ten-steps" = "ten-steps.md";
     "symptoms" = "symptoms.md";
     "alternatives" = "alternatives.md";
+    "roles" = "roles.md";
     "glossary" = "glossary.md";
     "reports" = "reports.md";
     "jobs" = "job.md";
@@ -94,6 +95,7 @@ guides! {
     "configuration" = "configuration.md";
     "environment" = "configuration.md", "environment";
     "config" = "configuration.md", "config";
+    "messages" = "messages.md";
     "limits" = "limits.md";
     "reach" = "limits.md", "reach";
     "file-systems" = "limits.md", "file-systems";
@@ -295,6 +297,30 @@ pub fn expect_table(page: &str, name: &str, table: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_page_lists_every_message_of_the_library_and_every_refusal() {
+        use culeak::messages::{ALL, REASONS};
+        let rows = ALL
+            .iter()
+            .map(|(text, means, remedy)| format!("| `{text}` | {means} | {remedy} |\n"));
+        let lines = format!(
+            "| line | means | what to do |\n|---|---|---|\n{}",
+            rows.collect::<String>()
+        );
+        expect_table("messages.md", "lines", &lines);
+        let rows = REASONS
+            .iter()
+            .map(|(_, text, remedy)| format!("| {text} | {remedy} |\n"));
+        let mut rows: Vec<String> = rows.collect();
+        rows.dedup();
+        expect_table(
+            "messages.md",
+            "reasons",
+            &format!("| reason | what to do |\n|---|---|\n{}", rows.concat()),
+        );
+        expect_table("messages.md", "refusals", &crate::options::refusals::page());
+    }
 
     #[test]
     fn every_page_of_the_index_is_a_guide_with_a_task_and_a_text() {

@@ -31,6 +31,8 @@ pub struct Chart {
 pub enum Form {
     /// A line from point to point.
     Curve,
+    /// A curve for each part, over one another. A point's name has the values of all.
+    Curves,
     /// One bar for each point.
     Bars,
 }
@@ -86,7 +88,7 @@ impl Chart {
             escaped(&label)
         );
         match self.form {
-            Form::Curve => self.curve(out),
+            Form::Curve | Form::Curves => self.curve(out),
             Form::Bars => self.bars(out),
         }
         out.push_str("</svg>");
@@ -102,7 +104,11 @@ impl Chart {
         let scale = if to > from { SIDE / (to - from) } else { 0.0 };
         let at = |point: &ChartPoint| ((point.x - from) * scale, SIDE - self.height(point.value));
         for points in self.points.chunk_by(|a, b| a.part == b.part) {
-            out.push_str("<polyline points=\"");
+            let class = match (self.form, points[0].part) {
+                (Form::Curves, 0) => " class=\"first\"",
+                _ => "",
+            };
+            let _ = write!(out, "<polyline{class} points=\"");
             // A point alone is a short line.
             for point in points.iter().chain(points.first().filter(|_| points.len() == 1)) {
                 let (x, y) = at(point);
@@ -110,16 +116,24 @@ impl Chart {
             }
             out.push_str("\"/>");
         }
-        let xs: Vec<f64> = self.points.iter().map(|point| at(point).0).collect();
-        for (nth, point) in self.points.iter().enumerate() {
+        let mut points: Vec<&ChartPoint> = self.points.iter().collect();
+        if self.form == Form::Curves {
+            points.sort_by(|a, b| a.x.total_cmp(&b.x));
+            points.dedup_by(|a, b| a.x == b.x);
+        }
+        let xs: Vec<f64> = points.iter().map(|point| at(point).0).collect();
+        for (nth, point) in points.into_iter().enumerate() {
             let begin = nth.checked_sub(1).map_or(0.0, |before| (xs[before] + xs[nth]) / 2.0);
             let end = xs.get(nth + 1).map_or(SIDE, |after| (after + xs[nth]) / 2.0);
+            let value = match self.form {
+                Form::Curves => String::new(),
+                _ => format!(": {}", self.words(point.value)),
+            };
             let _ = write!(
                 out,
-                "<rect class=\"point\" x=\"{begin:.2}\" y=\"0\" width=\"{:.2}\" height=\"{SIDE}\"><title>{}: {}</title></rect>",
+                "<rect class=\"point\" x=\"{begin:.2}\" y=\"0\" width=\"{:.2}\" height=\"{SIDE}\"><title>{}{value}</title></rect>",
                 (end - begin).max(0.0),
                 escaped(&point.name),
-                self.words(point.value)
             );
         }
     }

@@ -5,9 +5,9 @@ use std::io::{self, Write};
 use culeak::analysis::diff::{Diff, DiffRow, Options};
 use culeak::analysis::report::{self, By, Report};
 use culeak::analysis::words;
-use culeak::snapshot::Snapshot;
 
 use super::graph::Graphs;
+use super::side_by_side::{self, Side};
 use super::{ROWS_WITH_STACKS, Section, page};
 use crate::document::{Cell, Document, Rows, Site, styled};
 use crate::text::diff::{RowStack, mark, page_around, state, style_of, write_stack};
@@ -15,13 +15,8 @@ use crate::text::parts;
 use crate::text::report::sums;
 
 /// Writes the whole page.
-pub fn write(
-    before: &Snapshot,
-    after: &Snapshot,
-    options: &Options,
-    full_stacks: bool,
-    out: &mut dyn Write,
-) -> io::Result<()> {
+pub fn write(sides: [Side; 2], options: &Options, full_stacks: bool, out: &mut dyn Write) -> io::Result<()> {
+    let [(before, _), (after, _)] = sides;
     let mut graphs = Graphs::new(full_stacks, true);
     graphs.add_diff(before, after, options);
     let options = Options {
@@ -40,6 +35,9 @@ pub fn write(
         page.more(diff.hidden_rows, "row", "; the graph has all");
     });
     let mut below = Document::default();
+    if !diff.same_process {
+        side_by_side::write(sides, &mut below);
+    }
     for (name, snapshot) in [("before", before), ("after", after)] {
         let options = report::Options {
             by: By::Kind,

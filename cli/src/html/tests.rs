@@ -44,7 +44,7 @@ fn diff_page(before: &Snapshot, after: &Snapshot) -> String {
         ..diff::Options::default()
     };
     let mut out = Vec::new();
-    write_diff(before, after, &options, false, &mut out).expect("a page");
+    write_diff([(before, None), (after, None)], &options, false, &mut out).expect("a page");
     String::from_utf8(out).expect("text")
 }
 

@@ -115,6 +115,23 @@ const TABLE: &[Row] = table! {
         "objects are known at points in time, and destroyed ones are not recorded by stack";
 };
 
+/// The refusals as a table of Markdown, for docs/messages.md.
+#[cfg(test)]
+pub fn page() -> String {
+    let code = |word: &str| match word.starts_with('-') || word.starts_with("culeak ") {
+        true => format!("`{word}`"),
+        false => word.to_owned(),
+    };
+    let rows = TABLE.iter().map(|(asked, excluded, why)| {
+        let excluded: Vec<String> = excluded.iter().map(|word| code(word)).collect();
+        format!("| {} | {} | {why} |\n", code(asked), excluded.join(", "))
+    });
+    format!(
+        "| this | excludes | because |\n|---|---|---|\n{}",
+        rows.collect::<String>()
+    )
+}
+
 /// What the command was asked for.
 static ASKED: Mutex<Asked> = Mutex::new(Asked(BTreeMap::new()));
 

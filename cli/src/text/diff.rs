@@ -3,7 +3,7 @@
 use anstyle::Style;
 use culeak::analysis::diff::{Diff, DiffRow, State, Totals};
 use culeak::analysis::estimate::Errors;
-use culeak::analysis::report::Tally;
+use culeak::analysis::report::{By, Tally};
 use culeak::analysis::site::Frame;
 use culeak::point::Point;
 
@@ -54,6 +54,7 @@ pub fn page_around(diff: &Diff, stacks: RowStack, body: impl FnOnce(&mut Documen
     } else {
         headline(diff)
     });
+    versions(diff, &mut page);
     parts::opaque_pools(&mut page, &diff.opaque_pools);
     body(&mut page);
     if let Some(objects) = &diff.objects {
@@ -79,6 +80,26 @@ pub fn page_around(diff: &Diff, stacks: RowStack, body: impl FnOnce(&mut Documen
     report::write_completeness(report::completeness_of(&recorded), &mut page);
     page.warnings(&diff.warnings);
     page
+}
+
+/// `versions: CPython 3.11.4 → 3.12.1, torch 2.9.0 → 2.10.0; other builds of libcuda`, if libraries differ.
+fn versions(diff: &Diff, page: &mut Document) {
+    let mut known = Vec::new();
+    let mut others = Vec::new();
+    for change in &diff.libraries {
+        match (&change.before, &change.after) {
+            (Some(before), Some(after)) => known.push(format!("{} {before} → {after}", change.name)),
+            _ => others.push(change.name.clone()),
+        }
+    }
+    let others = (!others.is_empty()).then(|| format!("other builds of {}", others.join(", ")));
+    let known = (!known.is_empty()).then(|| known.join(", "));
+    let rows = "rows are call sites; --by stack compares whole stacks".to_owned();
+    let rows = Some(rows).filter(|_| diff.by == By::Site);
+    if known.is_some() || others.is_some() {
+        let parts: Vec<String> = [known, others, rows].into_iter().flatten().collect();
+        page.line(format!("versions: {}", Escaped(&parts.join("; "))));
+    }
 }
 
 /// What was compared; of a diff without a change only what it leaves out.

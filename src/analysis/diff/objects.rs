@@ -2,10 +2,9 @@
 
 use serde::Serialize;
 
-use super::{Cut, DiffRow, Options, compared, cut, name};
+use super::{Cut, DiffRow, Keyed, Moved, Options, compared, cut, keyed, name};
 use crate::analysis::objects;
-use crate::analysis::pairing::Key;
-use crate::analysis::report::{By, Row};
+use crate::analysis::report::By;
 use crate::analysis::site::CallStacks;
 use crate::kind::Place;
 use crate::snapshot::Snapshot;
@@ -28,7 +27,7 @@ pub(super) fn changes<'a>(
     before: &'a Snapshot,
     after: &'a Snapshot,
     options: &Options,
-    same_process: bool,
+    moved: Moved,
 ) -> Option<ObjectChanges<'a>> {
     if !(before.objects_known && after.objects_known) {
         return None;
@@ -36,9 +35,9 @@ pub(super) fn changes<'a>(
     let (by, stacks) = (options.by.of_objects(), [CallStacks::of(before), CallStacks::of(after)]);
     let side = |snapshot, stacks| side(snapshot, stacks, options, by);
     let (old, new) = (side(before, &stacks[0]), side(after, &stacks[1]));
-    let count = |rows: &[(Key, Row)]| rows.iter().map(|(_, row)| row.count).sum();
+    let count = |rows: &[Keyed]| rows.iter().map(|(_, row)| row.count).sum();
     let (count_before, count_after) = (count(&old), count(&new));
-    let mut rows = compared((old, new), &stacks, by, !same_process);
+    let mut rows = compared((old, new), &stacks, by, moved);
     let key = |row: &DiffRow| std::cmp::Reverse((row.count_delta.abs(), row.after.count));
     rows.sort_by(|a, b| (key(a), &a.kinds, name(a)).cmp(&(key(b), &b.kinds, name(b))));
     let cut = cut(&mut rows, options, 0);
@@ -69,7 +68,12 @@ pub(super) fn not_compared(before: &Snapshot, after: &Snapshot, options: &Option
     })
 }
 
-fn side<'a>(snapshot: &'a Snapshot, stacks: &CallStacks<'a>, options: &Options, by: By) -> Vec<(Key, Row<'a>)> {
+fn side<'a>(snapshot: &'a Snapshot, stacks: &CallStacks<'a>, options: &Options, by: By) -> Vec<Keyed<'a>> {
     let rows = objects::rows(snapshot, stacks, &options.filter, by).into_iter();
-    rows.map(|(kind, row)| (Key::by(by, &row).of_kind(kind), row)).collect()
+    let keyed = keyed(by);
+    rows.map(|(kind, row)| {
+        let (keys, row) = keyed(row);
+        (keys.map(|key| key.of_kind(kind)), row)
+    })
+    .collect()
 }

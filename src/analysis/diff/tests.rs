@@ -1,6 +1,7 @@
 use super::*;
 use crate::kind::Kind;
-use crate::sample::{FrameText, MAIN, MIB, RUNTIME, Sample, gradients};
+use crate::sample::{FrameText, MAIN, MIB, PYTHON, RUNTIME, Sample, gradients};
+use crate::snapshot::Python;
 
 fn frame(name: &'static str) -> [FrameText<'static>; 3] {
     [RUNTIME, (name, "/src/a.cu:1", "/opt/app"), MAIN]
@@ -184,4 +185,101 @@ fn forward_lines_match_after_they_moved_whichever_line_ran_backward() {
             .iter()
             .all(|row| row.site().is_none() && row.callers.is_empty())
     );
+}
+
+/// A training script with CPython and PyTorch of these versions, which holds this much at the lines of the script.
+fn training(python: &str, torch: &str, lines: &[(&str, u64, u64)]) -> Snapshot {
+    let packages = format!("/venv-{torch}/lib/python{python}/site-packages");
+    let is_new = torch == "2.10";
+    let (linear, step) = match is_new {
+        true => (
+            format!("{packages}/torch/nn/functional.py:40"),
+            "Optimizer.profiled_step",
+        ),
+        false => (format!("{packages}/torch/nn/modules/linear.py:125"), "Optimizer.step"),
+    };
+    let library = format!("{packages}/torch/lib/libtorch_cuda.so");
+    let mut sample = Sample::new();
+    for (function, line, blocks) in lines {
+        let place = format!("/src/train.py:{line}");
+        let caller = ("Trainer.step", "/src/train.py:90", PYTHON);
+        let comprehension = format!("{function}.<locals>.<listcomp>");
+        let mut frames = vec![
+            RUNTIME,
+            ("at::native::empty_cuda(long)", "", library.as_str()),
+            (step, linear.as_str(), PYTHON),
+        ];
+        match python == "3.11" && *function == "load" {
+            true => frames.extend([
+                (comprehension.as_str(), place.as_str(), PYTHON),
+                (*function, "/src/train.py:7", PYTHON),
+            ]),
+            false => frames.push((*function, place.as_str(), PYTHON)),
+        }
+        frames.push(caller);
+        let stack = sample.stack(&frames);
+        sample.holds(Kind::Device, "cudaMalloc", MIB, *blocks, stack);
+    }
+    // Nothing of the program: a thread of the library.
+    let thread = match is_new {
+        true => "at::native::Cache<long>::grow(long, bool)",
+        false => "at::native::Cache<int>::grow(int)",
+    };
+    let stack = sample.stack(&[RUNTIME, (thread, "", library.as_str())]);
+    sample.holds(Kind::Device, "cudaMalloc", MIB, 1, stack);
+    let mut snapshot = sample.finish(1000, 0);
+    snapshot.process.pid = if is_new { 2 } else { 1 };
+    snapshot.process.python = Some(Python {
+        version: python.to_owned(),
+        no_frames: None,
+    });
+    snapshot.process.packages = [("torch".to_owned(), torch.to_owned())].into();
+    snapshot
+}
+
+#[test]
+fn rows_of_other_versions_of_libraries_match_by_the_programs_own_lines() {
+    // `Loss.forward` is new; the other lines are where they were. Of two lines of one function, one holds nothing any more.
+    let before = training(
+        "3.11",
+        "2.9",
+        &[("load", 8, 4), ("Net.forward", 30, 2), ("Net.forward", 31, 5)],
+    );
+    let after = training(
+        "3.12",
+        "2.10",
+        &[("load", 8, 4), ("Net.forward", 31, 9), ("Loss.forward", 50, 1)],
+    );
+    for by in [By::Stack, By::Site] {
+        let options = Options {
+            by,
+            all: true,
+            ..Options::default()
+        };
+        let diff = Diff::of(&before, &after, &options);
+        let libraries = diff.libraries.iter().map(|library| library.name.as_str());
+        assert_eq!(libraries.collect::<Vec<_>>(), ["CPython", "torch"]);
+        let rows = diff.rows.iter().map(|row| {
+            let place = row.stack.site().and_then(|site| site.line);
+            (row.state, place, row.bytes_delta / i128::from(MIB))
+        });
+        let mut rows: Vec<_> = rows.collect();
+        rows.sort_unstable_by_key(|row| row.1);
+        let expected = [
+            (State::Unchanged, None, 0),
+            (State::Unchanged, Some(8), 0),
+            (State::Gone, Some(30), -2),
+            (State::Grown, Some(31), 4),
+            (State::New, Some(50), 1),
+        ];
+        assert_eq!(rows, expected, "{by:?}");
+    }
+    // Moved lines.
+    let moved = training(
+        "3.12",
+        "2.10",
+        &[("load", 9, 4), ("Net.forward", 32, 2), ("Net.forward", 33, 5)],
+    );
+    let diff = Diff::of(&before, &moved, &Options::default());
+    assert_eq!((diff.rows.len(), diff.totals.unchanged), (0, 4));
 }

@@ -60,6 +60,15 @@ fn generated(file: &str) -> bool {
     (file.starts_with('<') && !typed.iter().any(|start| file.starts_with(start))) || file.contains("/torchinductor_")
 }
 
+/// The package that a file lies in: `torch` of `…/site-packages/torch/lib/libtorch.so`.
+pub fn package_of(path: &str) -> Option<&str> {
+    let (_, behind) = path.rsplit_once("-packages/")?;
+    behind
+        .split('/')
+        .next()
+        .map(|first| first.strip_suffix(".py").unwrap_or(first))
+}
+
 /// The name of a file without what differs between machines: starting with the package, or the file name alone.
 pub(super) fn name_in_package(file: &str) -> &str {
     let behind = |mark: &str| file.rfind(mark).map(|at| &file[at + mark.len()..]);
@@ -71,8 +80,7 @@ pub(super) fn name_in_package(file: &str) -> &str {
 /// The library that a line belongs to: its package, `Python` for the standard library, `generated code`.
 pub(super) fn library(file: &str) -> &str {
     if in_package(file) {
-        let first = name_in_package(file).split('/').next().unwrap_or_default();
-        return first.strip_suffix(".py").unwrap_or(first);
+        return package_of(file).unwrap_or_default();
     }
     match in_standard_library(file) || file.starts_with("<frozen ") {
         true => "Python",

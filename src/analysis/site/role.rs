@@ -176,11 +176,17 @@ const FRAMEWORK_PACKAGES: &[&str] = &[
 ];
 
 fn is_framework(module: &str) -> bool {
-    let package = module
-        .split_once("-packages/")
-        .and_then(|(_, behind)| behind.split('/').next());
+    let package = python::package_of(module);
     starts_with_any(file_name(module), FRAMEWORK_MODULES)
         || package.is_some_and(|package| FRAMEWORK_PACKAGES.contains(&package))
+}
+
+/// Whether a file is of CUDA, of a framework or of another package of Python, and so no part of the program itself.
+pub(in crate::analysis) fn is_library_module(path: &str) -> bool {
+    let file = file_name(path);
+    let is_known = starts_with_any(file, RUNTIME_MODULES) || super::origin::library_of_module(file).is_some();
+    let is_one = is_known || is_framework(path) || python::package_of(path).is_some();
+    is_one && !file.starts_with("libculeak")
 }
 
 /// Name spaces of frameworks, for their templates and generated code in other modules.
