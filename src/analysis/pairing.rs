@@ -93,13 +93,13 @@ impl Key {
 /// For each key of `after`, the index of its partner in `before`. Each partner is used once. `moved`: lines may have
 /// moved between the two.
 pub fn pair(before: &[Key], after: &[Key], moved: bool) -> Vec<Option<usize>> {
-    let passes: [&dyn Fn(&Key) -> Print; 2] = [&|key| (key.exact, key.pool, None), &|key| (key.loose, key.pool, None)];
+    let passes: [Pass<Key>; 2] = [&|key| (key.exact, key.pool, None), &|key| (key.loose, key.pool, None)];
     pair_by(before, after, |key| key.line, &passes[..1 + usize::from(moved)])
 }
 
 /// As [`pair`], if libraries have other versions. Each row has two keys: that of all its frames, and that of the program's own lines.
 pub fn pair_across(before: &[[Key; 2]], after: &[[Key; 2]]) -> Vec<Option<usize>> {
-    let passes: [&dyn Fn(&[Key; 2]) -> Print; 5] = [
+    let passes: [Pass<[Key; 2]>; 5] = [
         &|[whole, _]| (whole.exact, whole.pool, None),
         // The same lines of the program, through the same functions of libraries.
         &|[whole, own]| (own.exact, own.pool, Some(whole.loose)),
@@ -112,14 +112,10 @@ pub fn pair_across(before: &[[Key; 2]], after: &[[Key; 2]]) -> Vec<Option<usize>
 
 /// What rows are matched by in one pass.
 type Print = (Fingerprint, bool, Option<Fingerprint>);
+type Pass<'p, K> = &'p dyn Fn(&K) -> Print;
 
 /// Matches in one pass after the other what no earlier one matched, in the order of lines.
-fn pair_by<K>(
-    before: &[K],
-    after: &[K],
-    line: impl Fn(&K) -> Option<u32>,
-    passes: &[&dyn Fn(&K) -> Print],
-) -> Vec<Option<usize>> {
+fn pair_by<K>(before: &[K], after: &[K], line: impl Fn(&K) -> Option<u32>, passes: &[Pass<K>]) -> Vec<Option<usize>> {
     let mut partners: Vec<Option<usize>> = vec![None; after.len()];
     let mut taken = vec![false; before.len()];
     let mut order: Vec<usize> = (0..after.len()).collect();
