@@ -149,7 +149,7 @@ pub fn releases_physical(_: Api, real: impl FnOnce() -> i32, handle: u64) -> i32
     });
     let result = real();
     if result != 0 && result != TEARDOWN {
-        recorder::quietly(|| Some(recorder::running()?.add(Loss::FailedReleases, 1)));
+        recorder::quietly(|| recorder::running().map(|recording| recording.add(Loss::FailedReleases, 1)));
     }
     let Some((link, counts, held)) = known else {
         Held::NOTHING.settle(result, handle);
