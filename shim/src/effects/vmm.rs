@@ -149,10 +149,7 @@ pub fn releases_physical(_: Api, real: impl FnOnce() -> i32, handle: u64) -> i32
     });
     let result = real();
     if result != 0 && result != TEARDOWN {
-        recorder::quietly(|| {
-            recorder::running()?.add(Loss::FailedReleases, 1);
-            Some(())
-        });
+        recorder::quietly(|| recorder::running().map(|recording| recording.add(Loss::FailedReleases, 1)));
     }
     let Some((link, counts, held)) = known else {
         Held::NOTHING.settle(result, handle);

@@ -266,10 +266,7 @@ redhook::hook! {
     unsafe fn culeak_set_pages(id: u64, pages: *const [u64; 4]) -> () => set_pages_called {
         // SAFETY: the same condition.
         if let (Some(id), Some(pages)) = (pages_id(id), unsafe { pages.as_ref() }) {
-            recorder::quietly(|| {
- recorder::running()?.set_pages(id, *pages);
- Some(())
- });
+            recorder::quietly(|| recorder::running().map(|recording| recording.set_pages(id, *pages)));
         }
     }
 }
@@ -278,10 +275,7 @@ redhook::hook! {
     // Ends an owner or a pool.
     unsafe fn culeak_owner_end(id: u64) -> () => owner_end_called {
         if let Some(id) = pages_id(id) {
-            recorder::quietly(|| {
- recorder::running()?.end_pages(id);
- Some(())
- });
+            recorder::quietly(|| recorder::running().map(|recording| recording.end_pages(id)));
         }
     }
 }
