@@ -2,7 +2,8 @@
 //!
 //! Function and module identify a site; its line decides only between several sites of one function. First, sites with
 //! the same line are paired. The remaining sites of a function are paired in the order of their lines, because edits
-//! move lines and rarely change their order. Deliberately absent: similarity of names; a renamed function is a new one.
+//! move lines and rarely change their order. CPython knows the classes of methods from 3.11 on: if only one side has any, those of the
+//! other are ignored. Deliberately absent: similarity of names; a renamed function is a new one.
 
 use std::collections::HashMap;
 
@@ -17,6 +18,8 @@ pub struct Key {
     pub exact: Fingerprint,
     /// Without lines.
     pub loose: Fingerprint,
+    /// Without lines and the classes of Python's methods; equal to `loose` if there are none.
+    pub unqualified: Fingerprint,
     pub line: Option<u32>,
     /// Cached memory never matches held memory.
     pub pool: bool,
@@ -28,6 +31,7 @@ impl Key {
         Key {
             exact: stack.site_fingerprint,
             loose: stack.loose_site_fingerprint,
+            unqualified: stack.unqualified_site_fingerprint(),
             line: stack.site().and_then(|site| site.line),
             pool: false,
         }
@@ -46,16 +50,18 @@ impl Key {
         Key {
             exact: apart(self.exact),
             loose: apart(self.loose),
+            unqualified: apart(self.unqualified),
             ..self
         }
     }
 
     /// As if no caching allocator held the memory.
     pub fn of_forward_line(stack: &CallStack) -> Key {
-        let [exact, loose] = stack.forward_fingerprints();
+        let [exact, loose, unqualified] = stack.forward_fingerprints();
         Key {
             exact,
             loose,
+            unqualified,
             line: stack.gradient().and_then(|line| line.line),
             pool: false,
         }
@@ -69,10 +75,15 @@ impl Key {
             By::Stack => Key {
                 exact: stack.fingerprint,
                 loose: stack.loose_fingerprint,
+                unqualified: stack.unqualified_fingerprint(),
                 ..Key::of_site(row)
             },
             _ => Key::of_site(row),
         }
+    }
+
+    fn is_qualified(&self) -> bool {
+        self.loose != self.unqualified
     }
 }
 
@@ -80,39 +91,36 @@ impl Key {
 /// moved between the two.
 pub fn pair(before: &[Key], after: &[Key], moved: bool) -> Vec<Option<usize>> {
     let mut partners = vec![None; after.len()];
-    let mut free = by_line(before, |key| (key.exact, key.pool), |_| true);
-    take(after, &mut partners, &mut free, |key| (key.exact, key.pool));
+    let mut take = |print: &dyn Fn(&Key) -> Print| take(before, after, &mut partners, print);
+    take(&|key| (key.exact, key.pool, None));
     if moved {
-        let mut taken = vec![false; before.len()];
-        for &partner in partners.iter().flatten() {
-            taken[partner] = true;
+        take(&|key| (key.loose, key.pool, None));
+        let are_qualified = |keys: &[Key]| keys.iter().any(Key::is_qualified);
+        // One of the two is of CPython 3.10 or older, or of no methods.
+        if are_qualified(before) != are_qualified(after) {
+            take(&|key| (key.unqualified, key.pool, key.line));
+            take(&|key| (key.unqualified, key.pool, None));
         }
-        let mut free = by_line(before, |key| (key.loose, key.pool), |index| !taken[index]);
-        take(after, &mut partners, &mut free, |key| (key.loose, key.pool));
     }
     partners
 }
 
-type Print = (Fingerprint, bool);
+type Print = (Fingerprint, bool, Option<u32>);
 
-/// Indices by fingerprint, in descending order of lines: the first line is last, where `pop` takes it.
-fn by_line(keys: &[Key], print: impl Fn(&Key) -> Print, wanted: impl Fn(usize) -> bool) -> HashMap<Print, Vec<usize>> {
-    let mut found: HashMap<Print, Vec<usize>> = HashMap::new();
-    for (index, key) in keys.iter().enumerate().filter(|(index, _)| wanted(*index)) {
-        found.entry(print(key)).or_default().push(index);
+/// Pairs keys with equal prints that have no partner yet, in the order of their lines.
+fn take(before: &[Key], after: &[Key], partners: &mut [Option<usize>], print: &dyn Fn(&Key) -> Print) {
+    let mut taken = vec![false; before.len()];
+    for &partner in partners.iter().flatten() {
+        taken[partner] = true;
     }
-    for indices in found.values_mut() {
-        indices.sort_by_key(|&index| std::cmp::Reverse((keys[index].line, index)));
+    let mut free: HashMap<Print, Vec<usize>> = HashMap::new();
+    for (index, key) in before.iter().enumerate().filter(|(index, _)| !taken[*index]) {
+        free.entry(print(key)).or_default().push(index);
     }
-    found
-}
-
-fn take(
-    after: &[Key],
-    partners: &mut [Option<usize>],
-    free: &mut HashMap<Print, Vec<usize>>,
-    print: impl Fn(&Key) -> Print,
-) {
+    for indices in free.values_mut() {
+        // The first line is last, where `pop` takes it.
+        indices.sort_by_key(|&index| std::cmp::Reverse((before[index].line, index)));
+    }
     let mut order: Vec<usize> = (0..after.len()).filter(|&index| partners[index].is_none()).collect();
     order.sort_by_key(|&index| (after[index].line, index));
     for index in order {
@@ -129,6 +137,7 @@ mod tests {
         Key {
             exact: Fingerprint(function * 1000 + u64::from(line)),
             loose: Fingerprint(function),
+            unqualified: Fingerprint(function),
             line: Some(line),
             pool: false,
         }
@@ -150,6 +159,21 @@ mod tests {
             ..key(1, 8)
         };
         assert_eq!(pair(&[key(1, 8)], &[cached], true), [None]);
+    }
+
+    #[test]
+    fn methods_pair_with_those_of_an_interpreter_that_knows_no_classes() {
+        let method = |class: u64, line: u32| Key {
+            exact: Fingerprint(class * 1000 + u64::from(line)),
+            loose: Fingerprint(class),
+            ..key(1, line)
+        };
+        let (bare, qualified) = ([key(1, 8), key(1, 12)], [method(71, 12), method(72, 20)]);
+        assert_eq!(pair(&bare, &qualified, true), [Some(1), Some(0)]);
+        assert_eq!(pair(&qualified, &bare, true), [Some(1), Some(0)]);
+        assert_eq!(pair(&bare, &qualified, false), [None, None]);
+        // Under one interpreter, the method of another class is another.
+        assert_eq!(pair(&[method(71, 12)], &[method(72, 12)], true), [None]);
     }
 
     proptest! {

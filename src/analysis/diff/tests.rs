@@ -1,6 +1,6 @@
 use super::*;
 use crate::kind::Kind;
-use crate::sample::{FrameText, MAIN, MIB, RUNTIME, Sample, gradients};
+use crate::sample::{FrameText, MAIN, MIB, PYTHON, RUNTIME, Sample, gradients};
 
 fn frame(name: &'static str) -> [FrameText<'static>; 3] {
     [RUNTIME, (name, "/src/a.cu:1", "/opt/app"), MAIN]
@@ -21,6 +21,34 @@ fn states(diff: &Diff) -> Vec<(State, String, i128)> {
         .iter()
         .map(|row| (row.state, row.label.clone(), row.bytes_delta))
         .collect()
+}
+
+#[test]
+fn methods_match_although_one_interpreter_does_not_know_their_classes() {
+    let holding = |names: [&'static str; 2], line: &'static str| {
+        let mut sample = Sample::new();
+        let stack = sample.stack(&[RUNTIME, (names[0], line, PYTHON), (names[1], "/src/train.py:9", PYTHON)]);
+        sample.holds(Kind::Device, "cudaMalloc", 100, 1, stack);
+        sample.finish(1000, 0)
+    };
+    let old = holding(["step", "<module>"], "/src/train.py:212");
+    for line in ["/src/train.py:212", "/src/train.py:215"] {
+        let mut new = holding(["Trainer.step", "<module>"], line);
+        new.process.pid += 1;
+        for by in [By::Stack, By::Site] {
+            for (before, after) in [(&old, &new), (&new, &old)] {
+                let diff = Diff::of(
+                    before,
+                    after,
+                    &Options {
+                        by,
+                        ..Options::default()
+                    },
+                );
+                assert_eq!((diff.totals.unchanged, diff.rows.len()), (1, 0), "{by:?} {line}");
+            }
+        }
+    }
 }
 
 #[test]
