@@ -168,7 +168,7 @@ fn a_baseline_of_all_callers_knows_those_of_a_run_with_one() {
 fn a_suppression_names_one_caller_of_a_wrapper() {
     let (few, folder) = wrapped("few");
     let rules = text(&run(&["check", "--gen-suppressions"], &[&few]));
-    assert!(rules.contains("site:^keeps_batch$ in ^wrapped.c$"), "{rules}");
+    assert!(rules.contains("site:^keeps_batch$ in ^wrapped.c:24$"), "{rules}");
     let file = folder.path().join("known.supp");
     fs::write(&file, rules).expect("written");
     let file = file.to_str().expect("a path");

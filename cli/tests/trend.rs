@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use culeak::kind::Kind;
-use culeak::snapshot::{ProcessState, Snapshot};
+use culeak::snapshot::{Mark, ProcessState, Snapshot};
 use sample::{MAIN, MIB, PYTHON, RUNTIME, Sample, leaky};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -17,6 +17,10 @@ const MINUTE: u64 = 60_000_000_000;
 
 /// A snapshot of a running process after some minutes, with a leak and a model.
 fn snapshot_after(minute: u64) -> Snapshot {
+    snapshot_with(minute, minute)
+}
+
+fn snapshot_with(blocks: u64, minute: u64) -> Snapshot {
     let mut sample = Sample::new().running();
     let leak = sample.stack(&[
         RUNTIME,
@@ -24,7 +28,9 @@ fn snapshot_after(minute: u64) -> Snapshot {
         ("<module>", "/src/train.py:9", PYTHON),
     ]);
     let model = sample.stack(&[RUNTIME, ("load_weights", "/src/weights.cu:40", "/opt/app"), MAIN]);
-    sample.holds(Kind::Device, "cudaMalloc", 2 * MIB, minute, leak);
+    if blocks > 0 {
+        sample.holds(Kind::Device, "cudaMalloc", 2 * MIB, blocks, leak);
+    }
     sample.holds(Kind::Device, "cudaMalloc", 100 * MIB, 3, model);
     sample.0.taken.at_ns = minute * MINUTE;
     sample.finish(0, 0)
@@ -147,6 +153,58 @@ fn fail_on_against_marks_fails_without_marks() {
     let text = stdout(&output);
     assert!(text.contains("nothing to judge: the program set no marks"), "{text}");
     assert!(!text.contains("without a trend"), "{text}");
+}
+
+#[test]
+fn growth_that_is_freed_at_exit_is_growth_in_the_text_in_json_and_for_the_exit_code() {
+    let folder = folder(12);
+    let mut left = snapshot_with(0, 13);
+    left.process.state = ProcessState::Exited;
+    write(folder.path(), "runs/left.json", &left);
+    let output = trend(&folder, &["runs", "--fail-on", "growing"]);
+    let text = stdout(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(
+        text.contains("\n2 call sites: 1 freed only at exit, 1 steady\n"),
+        "{text}"
+    );
+    let json: Value = serde_json::from_slice(&trend(&folder, &["runs", "--json"]).stdout).expect("JSON");
+    assert_eq!(
+        (&json["growing"], &json["classes"]["growing"]),
+        (&Value::from(1), &Value::from(0))
+    );
+    let text = stdout(&trend(&folder, &["runs", "--focus", "step"]));
+    assert!(
+        text.contains("next: culeak diff runs/98.json runs/left.json --focus step --view stacks\n"),
+        "{text}"
+    );
+    // Where nothing grew, the text says so.
+    let text = stdout(&trend(&folder, &["runs", "--focus", "load_weights"]));
+    assert!(text.contains("\n1 call site: 0 growing, 1 steady\n"), "{text}");
+}
+
+#[test]
+fn a_trend_by_marks_is_over_as_many_marks_as_the_program_set() {
+    let folder = folder(0);
+    for minute in 1..=9 {
+        let mut snapshot = snapshot_after(minute);
+        let set = (1..=minute).map(|nth| Mark {
+            name: format!("epoch {nth}"),
+            time_ns: nth * MINUTE,
+            thread: 0,
+        });
+        snapshot.marks = set.collect();
+        write(folder.path(), &format!("runs/{minute}.json"), &snapshot);
+    }
+    let text = stdout(&trend(&folder, &["runs", "--against", "marks"]));
+    assert!(text.starts_with("app: 9 snapshots over 9 marks, "), "{text}");
+    // The process may have run for long before the first snapshot, and before the first mark.
+    fs::remove_file(folder.path().join("runs/1.json")).expect("removed");
+    let text = stdout(&trend(&folder, &["runs", "--against", "marks"]));
+    assert!(text.starts_with("app: 8 snapshots over 8 marks, "), "{text}");
+    write(folder.path(), "runs/0.json", &snapshot_after(0));
+    let text = stdout(&trend(&folder, &["runs", "--against", "marks"]));
+    assert!(text.starts_with("app: 9 snapshots over 9 marks, "), "{text}");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::analysis::check::SiteRow;
+use crate::analysis::function_name::plain;
 use crate::analysis::objects::ObjectRow;
 use crate::analysis::pairing::{Key, pair};
 use crate::analysis::program::Program;
@@ -53,6 +54,9 @@ pub struct Site {
     /// `site_fingerprint` and `loose_site_fingerprint` of a report.
     pub fingerprint: String,
     pub loose_fingerprint: String,
+    /// `loose_fingerprint` without the classes of Python's methods, if that is another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unqualified_fingerprint: Option<String>,
     pub line: Option<u32>,
     /// `None`: they are objects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -69,10 +73,17 @@ impl Site {
             place: stack.site().and_then(|site| site.short_place()),
             fingerprint: stack.site_fingerprint.to_string(),
             loose_fingerprint: stack.loose_site_fingerprint.to_string(),
+            unqualified_fingerprint: Some(stack.unqualified_site_fingerprint())
+                .filter(|print| *print != stack.loose_site_fingerprint)
+                .map(|print| print.to_string()),
             line: stack.site().and_then(|site| site.line),
             bytes: kind.is_none().then_some(tally.bytes),
             count: tally.count,
         }
+    }
+
+    fn tally(&self) -> Tally {
+        Tally::new(self.bytes.unwrap_or(0), self.count)
     }
 
     /// `None`: this version does not know the kind.
@@ -81,6 +92,7 @@ impl Site {
         let key = Key {
             exact: print(&self.fingerprint),
             loose: print(&self.loose_fingerprint),
+            unqualified: print(self.unqualified_fingerprint.as_ref().unwrap_or(&self.loose_fingerprint)),
             line: self.line,
             pool: false,
         };
@@ -168,16 +180,44 @@ impl Baseline {
 
     /// What the baseline has of each row, in their order: memory, or objects of its kind.
     pub fn known<R: SiteRow>(&self, rows: &[R]) -> Vec<Option<Tally>> {
+        let (sites, partners) = self.partners(rows);
+        partners
+            .into_iter()
+            .map(|partner| Some(sites[partner?].tally()))
+            .collect()
+    }
+
+    /// That the function of a row may have been renamed: the row is new, and a site of the baseline held as much and is gone.
+    pub fn renamed(&self, rows: &[Row]) -> Option<String> {
+        let (sites, partners) = self.partners(rows);
+        let here: BTreeSet<usize> = partners.iter().flatten().copied().collect();
+        let gone = sites
+            .iter()
+            .enumerate()
+            .filter(|(nth, site)| site.kind.is_none() && !here.contains(nth));
+        let gone: Vec<&Site> = gone.map(|(_, site)| *site).collect();
+        let mut new = rows.iter().zip(&partners).filter(|(_, partner)| partner.is_none());
+        new.find_map(|(row, _)| {
+            let old = gone.iter().find(|site| site.tally() == row.tally())?;
+            let place: String = old.place.iter().map(|place| format!(" {place}")).collect();
+            Some(format!(
+                "{} holds as much as {}{place} of the baseline, which holds nothing any more; if its function was renamed, write the \
+                 baseline again with --update-baseline",
+                row.name(),
+                plain(&old.label)
+            ))
+        })
+    }
+
+    /// The sites that can be compared, and for each row the index of its own.
+    fn partners<R: SiteRow>(&self, rows: &[R]) -> (Vec<&Site>, Vec<Option<usize>>) {
         let key = |row: &R| {
             let key = Key::of_call_site(row.stack());
             row.kind_of_objects().map_or(key, |kind| key.of_kind(kind))
         };
         let sites = self.sites.iter().chain(self.objects.iter().flatten());
-        let (before, known): (Vec<Key>, Vec<Tally>) = sites
-            .filter_map(|site| Some((site.key()?, Tally::new(site.bytes.unwrap_or(0), site.count))))
-            .unzip();
-        let partners = pair(&before, &rows.iter().map(key).collect::<Vec<Key>>(), true);
-        partners.into_iter().map(|partner| Some(known[partner?])).collect()
+        let (before, sites): (Vec<Key>, Vec<&Site>) = sites.filter_map(|site| Some((site.key()?, site))).unzip();
+        (sites, pair(&before, &rows.iter().map(key).collect::<Vec<Key>>(), true))
     }
 }
 
@@ -187,7 +227,7 @@ mod tests {
     use crate::analysis::groups::Groups;
     use crate::analysis::report::{By, rows_by};
     use crate::analysis::site::CallStacks;
-    use crate::sample::{MAIN, MIB, RUNTIME, Sample};
+    use crate::sample::{MAIN, MIB, PYTHON, RUNTIME, Sample};
     use crate::snapshot::Snapshot;
 
     /// A program whose function `fill` leaks this number of blocks on each line.
@@ -219,6 +259,25 @@ mod tests {
                 .map(|(row, known)| (row.count, known.map(|known| known.count)))
                 .collect()
         })
+    }
+
+    #[test]
+    fn methods_match_those_of_an_interpreter_that_knows_no_classes() {
+        let leaking = |name| {
+            let mut sample = Sample::new();
+            let stack = sample.stack(&[RUNTIME, (name, "/src/train.py:8", PYTHON)]);
+            sample.holds(Kind::Device, "cudaMalloc", MIB, 3, stack);
+            sample.finish(0, 0)
+        };
+        for (before, after) in [("step", "Trainer.step"), ("Trainer.step", "step")] {
+            let baseline = with_rows(&leaking(before), |rows| {
+                Baseline::of(Program::default(), vec![Point::Exit], rows, None)
+            });
+            let written = serde_json::to_string(&baseline).expect("JSON");
+            let read: Baseline = serde_json::from_str(&written).expect("a baseline");
+            let known = with_rows(&leaking(after), |rows| read.known(rows));
+            assert_eq!(known, [Some(Tally::new(3 * MIB, 3))], "{before}");
+        }
     }
 
     #[test]

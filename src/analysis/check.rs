@@ -178,6 +178,7 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
     let baseline = rules.baseline.as_ref();
     let of_objects = baseline.filter(|_| objects::are_compared(rules) && snapshot.objects_known);
     let mut objects = comparison.sites(objects, of_objects);
+    let renamed = baseline.and_then(|baseline| baseline.renamed(&rows));
     let mut rows = comparison.sites(rows, baseline);
     unseen.append(&mut comparison.unseen);
     let mut breaches = comparison.breaches;
@@ -186,6 +187,7 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
     unseen.extend(classes::unseen(snapshot, unclassed, rules));
     let mut warnings = warnings::of(snapshot, &groups, &stacks, &mut sieve, rules);
     warnings.extend(classes::warnings(snapshot, unclassed, rules));
+    warnings.extend(renamed);
     rows.sort_by_key(|row| !row.to_blame);
     objects.sort_by_key(|row| !row.to_blame);
     let (allocated_after_end, objects_created_after_end) =

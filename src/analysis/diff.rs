@@ -152,9 +152,9 @@ pub struct DiffRow<'a> {
     pub callers_in_all: usize,
     /// From the later snapshot, if the row is in both.
     pub stack: CallStack<'a>,
-    /// The row is no call site or stack but a forward line, which its label names.
+    /// What the row is: a call site, a stack, or a forward line, which its label names.
     #[serde(skip)]
-    pub is_forward: bool,
+    pub by: By,
 }
 
 /// What changed through one caller of a call site.
@@ -180,7 +180,7 @@ impl CallerChange<'_> {
 impl<'a> DiffRow<'a> {
     /// The call site, unless the label names the whole row.
     pub fn site(&self) -> Option<&Frame<'a>> {
-        self.stack.site().filter(|_| !self.is_forward)
+        self.stack.site().filter(|_| self.by != By::Forward)
     }
 }
 
@@ -319,7 +319,7 @@ fn compared<'a>(
         DiffRow {
             callers,
             callers_in_all,
-            is_forward: by == By::Forward,
+            by,
             ..diff_row(old, new)
         }
     });
@@ -400,7 +400,7 @@ fn diff_row<'a>(old: Option<Row<'a>>, new: Option<Row<'a>>) -> DiffRow<'a> {
         callers: Vec::new(),
         callers_in_all: 0,
         stack,
-        is_forward: false,
+        by: By::Site,
     }
 }
 

@@ -15,6 +15,7 @@ use crate::analysis::groups::Group;
 use crate::analysis::site::CallStacks;
 use crate::analysis::suppressions::Pattern;
 use crate::analysis::tally::Tally;
+use crate::analysis::words::quoted;
 use crate::kind::{Kind, Place};
 use crate::snapshot::{Call, Snapshot};
 use crate::timeline::Site;
@@ -88,6 +89,31 @@ impl Filter {
 }
 
 impl Filter {
+    /// The options of a command that have this effect: ` --kind device --focus train.py`, or nothing.
+    pub fn options(&self) -> String {
+        let device = |location: &Location| match location {
+            Location::Host => "host".to_owned(),
+            Location::Gpu(ordinal) => ordinal.to_string(),
+        };
+        let text = |pattern: &Pattern| pattern.text().to_owned();
+        let each: [(&str, Vec<String>); 6] = [
+            ("kind", self.kinds.iter().map(|kind| kind.name().to_owned()).collect()),
+            ("device", self.devices.iter().map(device).collect()),
+            ("focus", self.focus.iter().map(text).collect()),
+            ("ignore", self.ignore.iter().map(text).collect()),
+            ("since", self.since.iter().cloned().collect()),
+            (
+                "category",
+                self.categories.iter().map(|of| of.name().to_owned()).collect(),
+            ),
+        ];
+        let each = each
+            .iter()
+            .flat_map(|(option, values)| values.iter().map(move |value| (option, value)));
+        each.map(|(option, value)| format!(" --{option} {}", quoted(value)))
+            .collect()
+    }
+
     /// Whether it may let memory of this process pass: false if it selects GPUs and the process has used none of them.
     pub fn concerns(&self, snapshot: &Snapshot) -> bool {
         let used = used(snapshot);

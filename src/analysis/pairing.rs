@@ -2,8 +2,9 @@
 //!
 //! Function and module identify a site; its line decides only between several sites of one function. First, sites with
 //! the same line are paired. The remaining sites of a function are paired in the order of their lines, because edits
-//! move lines and rarely change their order. If libraries have other versions ([`pair_across`]), the program's own lines identify a site.
-//! Deliberately absent: similarity of names; a renamed function is a new one.
+//! move lines and rarely change their order. CPython knows the classes of methods from 3.11 on: if only one side has any, those of the
+//! other are ignored. If libraries have other versions ([`pair_across`]), the program's own lines identify a site. Deliberately absent:
+//! similarity of names; a renamed function is a new one.
 
 use std::collections::HashMap;
 
@@ -18,6 +19,8 @@ pub struct Key {
     pub exact: Fingerprint,
     /// Without lines.
     pub loose: Fingerprint,
+    /// Without lines and the classes of Python's methods; equal to `loose` if there are none.
+    pub unqualified: Fingerprint,
     pub line: Option<u32>,
     /// Cached memory never matches held memory.
     pub pool: bool,
@@ -29,6 +32,7 @@ impl Key {
         Key {
             exact: stack.site_fingerprint,
             loose: stack.loose_site_fingerprint,
+            unqualified: stack.unqualified_site_fingerprint(),
             line: stack.site().and_then(|site| site.line),
             pool: false,
         }
@@ -47,16 +51,18 @@ impl Key {
         Key {
             exact: apart(self.exact),
             loose: apart(self.loose),
+            unqualified: apart(self.unqualified),
             ..self
         }
     }
 
     /// As if no caching allocator held the memory.
     pub fn of_forward_line(stack: &CallStack) -> Key {
-        let [exact, loose] = stack.forward_fingerprints();
+        let [exact, loose, unqualified] = stack.forward_fingerprints();
         Key {
             exact,
             loose,
+            unqualified,
             line: stack.gradient().and_then(|line| line.line),
             pool: false,
         }
@@ -83,18 +89,35 @@ impl Key {
             By::Stack => Key {
                 exact: stack.fingerprint,
                 loose: stack.loose_fingerprint,
+                unqualified: stack.unqualified_fingerprint(),
                 ..Key::of_site(row)
             },
             _ => Key::of_site(row),
         }
+    }
+
+    fn is_qualified(&self) -> bool {
+        self.loose != self.unqualified
     }
 }
 
 /// For each key of `after`, the index of its partner in `before`. Each partner is used once. `moved`: lines may have
 /// moved between the two.
 pub fn pair(before: &[Key], after: &[Key], moved: bool) -> Vec<Option<usize>> {
-    let passes: [Pass<Key>; 2] = [&|key| (key.exact, key.pool, None), &|key| (key.loose, key.pool, None)];
-    pair_by(before, after, |key| key.line, &passes[..1 + usize::from(moved)])
+    let are_qualified = |keys: &[Key]| keys.iter().any(Key::is_qualified);
+    let passes: [Pass<Key>; 4] = [
+        &|key| (key.exact, key.pool, None),
+        &|key| (key.loose, key.pool, None),
+        &|key| (key.unqualified, key.pool, key.line.map(|line| Fingerprint(line.into()))),
+        &|key| (key.unqualified, key.pool, None),
+    ];
+    let count = match moved {
+        false => 1,
+        // One of the two is of CPython 3.10 or older, or of no methods.
+        true if are_qualified(before) != are_qualified(after) => 4,
+        true => 2,
+    };
+    pair_by(before, after, |key| key.line, &passes[..count])
 }
 
 /// As [`pair`], if libraries have other versions. Each row has two keys: that of all its frames, and that of the program's own lines.
@@ -146,6 +169,7 @@ mod tests {
         Key {
             exact: Fingerprint(function * 1000 + u64::from(line)),
             loose: Fingerprint(function),
+            unqualified: Fingerprint(function),
             line: Some(line),
             pool: false,
         }
@@ -167,6 +191,21 @@ mod tests {
             ..key(1, 8)
         };
         assert_eq!(pair(&[key(1, 8)], &[cached], true), [None]);
+    }
+
+    #[test]
+    fn methods_pair_with_those_of_an_interpreter_that_knows_no_classes() {
+        let method = |class: u64, line: u32| Key {
+            exact: Fingerprint(class * 1000 + u64::from(line)),
+            loose: Fingerprint(class),
+            ..key(1, line)
+        };
+        let (bare, qualified) = ([key(1, 8), key(1, 12)], [method(71, 12), method(72, 20)]);
+        assert_eq!(pair(&bare, &qualified, true), [Some(1), Some(0)]);
+        assert_eq!(pair(&qualified, &bare, true), [Some(1), Some(0)]);
+        assert_eq!(pair(&bare, &qualified, false), [None, None]);
+        // Under one interpreter, the method of another class is another.
+        assert_eq!(pair(&[method(71, 12)], &[method(72, 12)], true), [None]);
     }
 
     proptest! {

@@ -77,6 +77,13 @@ pub struct Options {
     pub categorized: bool,
 }
 
+impl Options {
+    /// The input is a file that `culeak snapshot` wrote.
+    fn is_of_snapshot(&self) -> bool {
+        self.source.ends_with(".json")
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Report<'a> {
@@ -156,6 +163,9 @@ pub struct Report<'a> {
     pub warnings: Vec<String>,
     /// The command to run next.
     pub next: String,
+    /// The options that select what the report shows: ` --at peak --kind device`, or nothing.
+    #[serde(skip)]
+    pub selected: String,
 }
 
 /// Number of rows that were cut off, by option.
@@ -188,6 +198,9 @@ pub struct ProcessLine<'a> {
     pub lasted_ns: u64,
     /// Path of the recording.
     pub recording: &'a str,
+    /// The state is that of the moment at which a snapshot was taken.
+    #[serde(skip)]
+    pub is_of_snapshot: bool,
 }
 
 /// Live records that have something in common.
@@ -251,6 +264,7 @@ pub(in crate::analysis) fn is_zero(number: &usize) -> bool {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RowCaller<'a> {
     pub bytes: u64,
+    /// Without claims, unless the row has nothing else.
     pub count: u64,
     /// `None`: the stacks that end where the others have a caller.
     pub caller: Option<Frame<'a>>,
@@ -411,14 +425,16 @@ impl<'a> Report<'a> {
         let finished = is_leaked(snapshot) && !of_segments;
         let (trigger, failed) = failed(snapshot, &stacks);
         let opaque_pools = OpaquePool::among(passing.iter().copied(), &stacks);
-        let next = match options.filter.is_empty() {
-            true => advice::next(snapshot, &totals, &opaque_pools, &shown, &objects, options),
-            false => format!("culeak report {}", shell_word(&options.source)),
-        };
+        let next = advice::next(snapshot, &totals, &opaque_pools, &shown, &objects, options);
+        let process = process_line(snapshot);
         Report {
             format: FORMAT,
             version: VERSION,
-            process: process_line(snapshot),
+            process: ProcessLine {
+                is_of_snapshot: process.is_of_snapshot || options.is_of_snapshot(),
+                ..process
+            },
+            selected: advice::at(snapshot) + &options.filter.options(),
             finished,
             when: when(snapshot).or_else(|| (is_finished(snapshot) && of_segments).then(|| "at exit".to_owned())),
             points,
@@ -506,6 +522,7 @@ pub fn process_line(snapshot: &Snapshot) -> ProcessLine<'_> {
         started_unix_ns: process.started_unix_ns,
         lasted_ns: snapshot.taken.lasted_ns.unwrap_or(snapshot.taken.at_ns),
         recording: &process.recording,
+        is_of_snapshot: snapshot.taken.automatic.is_some(),
     }
 }
 

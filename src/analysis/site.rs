@@ -246,33 +246,13 @@ impl<'a> CallStack<'a> {
     fn new(frames: Vec<Frame<'a>>, allocator: Option<&'static str>, truncated: bool) -> CallStack<'a> {
         let site = site(&frames);
         let library = origin::library(&frames);
-        let visible = visible(&frames);
-        let mut exact = Hasher::new();
-        let mut loose = Hasher::new();
-        // Stacks that differ in wrappers of libraries alone are one, as `emplace_back` and `_M_realloc_insert` of one line.
-        let only_wrappers = !frames.iter().any(|frame| frame.shown() && !frame.is_wrapper());
-        let is_passed_over = |frame: &Frame| frame.is_wrapper() && !frame.is_own_wrapper();
-        let tells = |(nth, frame): &(usize, &Frame)| {
-            visible.shows(frame) && (only_wrappers || Some(*nth) == site || !is_passed_over(frame))
-        };
-        for (_, frame) in frames.iter().enumerate().filter(tells) {
-            exact.frame(frame, true);
-            loose.frame(frame, false);
-        }
-        let (mut at_site, mut at_loose_site) = (Hasher::new(), Hasher::new());
-        if let Some(site) = site {
-            at_site.frame(&frames[site], true);
-            at_loose_site.frame(&frames[site], false);
-        }
-        // A library's own memory and memory that the program requested stay apart, even if one line caused both.
-        for hasher in [&mut exact, &mut loose, &mut at_site, &mut at_loose_site] {
-            hasher.bytes(library.unwrap_or_default().as_bytes());
-        }
+        let of_stack = |by| print(telling(&frames, site), by, library);
+        let of_site = |by| print(site.map(|site| &frames[site]), by, library);
         CallStack {
-            fingerprint: exact.finish(),
-            loose_fingerprint: loose.finish(),
-            site_fingerprint: at_site.finish(),
-            loose_site_fingerprint: at_loose_site.finish(),
+            fingerprint: of_stack(Named::WithLine),
+            loose_fingerprint: of_stack(Named::InFull),
+            site_fingerprint: of_site(Named::WithLine),
+            loose_site_fingerprint: of_site(Named::InFull),
             pool: allocator.is_some(),
             allocator,
             library,
@@ -285,6 +265,16 @@ impl<'a> CallStack<'a> {
 
     pub fn site(&self) -> Option<&Frame<'a>> {
         self.site.map(|site| &self.frames[site])
+    }
+
+    /// `loose_fingerprint` as CPython 3.10 has it, which does not know the classes of methods.
+    pub fn unqualified_fingerprint(&self) -> Fingerprint {
+        print(telling(&self.frames, self.site), Named::WithoutClass, self.library)
+    }
+
+    /// `loose_site_fingerprint` as CPython 3.10 has it.
+    pub fn unqualified_site_fingerprint(&self) -> Fingerprint {
+        print(self.site(), Named::WithoutClass, self.library)
     }
 
     /// Whether the stack shows a statically linked CUDA runtime as the driver's caller. `program_has_runtime`: the
@@ -387,6 +377,30 @@ fn visible(frames: &[Frame]) -> Visible {
         .into_iter()
         .find(|visible| frames.iter().any(|frame| visible.shows(frame)))
         .unwrap_or(Visible::All)
+}
+
+/// The frames that tell stacks apart. Stacks that differ in wrappers of libraries alone are one, as `emplace_back` and
+/// `_M_realloc_insert` of one line.
+fn telling<'f, 'a>(frames: &'f [Frame<'a>], site: Option<usize>) -> impl Iterator<Item = &'f Frame<'a>> {
+    let visible = visible(frames);
+    let only_wrappers = !frames.iter().any(|frame| frame.shown() && !frame.is_wrapper());
+    let is_passed_over = |frame: &Frame| frame.is_wrapper() && !frame.is_own_wrapper();
+    let tells = move |(nth, frame): &(usize, &'f Frame<'a>)| {
+        visible.shows(frame) && (only_wrappers || Some(*nth) == site || !is_passed_over(frame))
+    };
+    frames.iter().enumerate().filter(tells).map(|(_, frame)| frame)
+}
+
+/// A library's own memory and memory that the program requested stay apart, even if one line caused both.
+fn print<'f, 'a: 'f>(
+    frames: impl IntoIterator<Item = &'f Frame<'a>>,
+    by: Named,
+    library: Option<&'static str>,
+) -> Fingerprint {
+    let mut hasher = Hasher::new();
+    frames.into_iter().for_each(|frame| hasher.frame(frame, by));
+    hasher.bytes(library.unwrap_or_default().as_bytes());
+    hasher.finish()
 }
 
 /// The innermost Python line of the user that is no wrapper, else one that is; else such a line of a library.
@@ -529,6 +543,15 @@ fn expand<'a>(snapshot: &'a Snapshot, location: &'a Location, tensors_recorded: 
     known.collect()
 }
 
+/// How much of a frame's name a fingerprint is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Named {
+    WithLine,
+    InFull,
+    /// `step`, not `Trainer.step`, of a method of Python.
+    WithoutClass,
+}
+
 /// FNV-1a, 64 bits: never changes, and easy to reproduce in other languages.
 struct Hasher(u64);
 
@@ -543,13 +566,19 @@ impl Hasher {
         }
     }
 
-    fn frame(&mut self, frame: &Frame, lines: bool) {
+    fn frame(&mut self, frame: &Frame, by: Named) {
+        let lines = by == Named::WithLine;
         self.bytes(frame.home().as_bytes());
         self.bytes(&[0]);
         // Lambdas and static helpers of several files may share a name.
         self.bytes(frame.source().as_bytes());
         self.bytes(&[0]);
         match frame.function {
+            Some(function) if by == Named::WithoutClass && frame.is_python() => {
+                let name = function.strip_prefix(GRADIENT_OF).unwrap_or(function);
+                self.bytes(&function.as_bytes()[..function.len() - name.len()]);
+                self.bytes(name.rsplit('.').next().unwrap_or_default().as_bytes());
+            }
             Some(function) => self.bytes(without_hash(function).as_bytes()),
             // Offsets in a file are the same in each run; addresses outside all files are not.
             None if lines && !frame.module.is_empty() => self.bytes(&frame.address.to_le_bytes()),

@@ -321,12 +321,7 @@ fn next(rows: &[Row], options: &Options) -> Option<String> {
     if let Some((from_ns, to_ns)) = options.between {
         command.push_str(&format!(" --between {} {}", Point::Time(from_ns), Point::Time(to_ns)));
     }
-    if let Some(mark) = &options.filter.since {
-        command.push_str(&format!(" --since {}", shell_word(mark)));
-    }
-    for kind in &options.filter.kinds {
-        command.push_str(&format!(" --kind {}", kind.name()));
-    }
+    command.push_str(&options.filter.options());
     if options.sort != Sort::default() {
         command.push_str(&format!(" --sort {}", options.sort.name()));
     }

@@ -5,7 +5,7 @@
 //! leak:RingBuffer::grow
 //! keep:^vendorAlloc$
 //! leak:^libvendor*.so$
-//! site:^Cache::fill(float\*)$ in ^cache.cu$
+//! site:^Cache::fill(float\*)$ in ^cache.cu:88$
 //! ```
 //!
 //! Each line is one rule:
@@ -15,8 +15,8 @@
 //!   name.
 //! - `keep:PATTERN` matches likewise, and excludes the record from the rules after it: a library may keep some memory and
 //!   hand out other memory.
-//! - `site:FUNCTION in FILE` matches the call site only: its whole function name and its source file (its module if no
-//!   file is known). It matches only memory that the program requested itself, unless `by LIBRARY` follows. ` of memory` or
+//! - `site:FUNCTION in FILE` matches the call site only: its whole function name and its source file, or a line of it (its module
+//!   if no file is known). It matches only memory that the program requested itself, unless `by LIBRARY` follows. ` of memory` or
 //!   ` of objects` at its end limits it to memory, or to objects without an address.
 //!
 //! `FILE:LINE` matches frames of this line. In patterns, `*` matches any text, `^` and `$` match the two ends, and `\` escapes the next character. The first
@@ -274,7 +274,10 @@ impl SitePattern {
             _ => false,
         };
         let site = stack.site().filter(|_| by);
-        let is_source = |site: &Frame| self.source.matches(site.source()) || self.source.matches_line(&Names::of(site));
+        let is_source = |site: &Frame| {
+            let (name, names) = (site.source(), Names::of(site));
+            self.source.matches(name) || self.source.is_line(site.line, names.files().chain([name]))
+        };
         site.is_some_and(|site| is_source(site) && self.function.matches(&name_of_site(site)))
     }
 }
@@ -382,12 +385,13 @@ impl Pattern {
     }
 
     pub(in crate::analysis) fn matches_names(&self, names: &Names) -> bool {
-        names.all.iter().flatten().any(|name| self.matches(name)) || self.matches_line(names)
+        names.all.iter().flatten().any(|name| self.matches(name)) || self.is_line(names.line, names.files())
     }
 
-    fn matches_line(&self, names: &Names) -> bool {
-        let line = self.line.as_ref().filter(|(_, line)| names.line == Some(*line));
-        line.is_some_and(|(file, _)| names.files().any(|name| file.matches(name)))
+    /// Whether it names this line of a file with one of these names.
+    fn is_line<'n>(&self, line: Option<u32>, mut files: impl Iterator<Item = &'n str>) -> bool {
+        let of = self.line.as_ref().filter(|(_, known)| line == Some(*known));
+        of.is_some_and(|(file, _)| files.any(|name| file.matches(name)))
     }
 }
 
@@ -452,17 +456,21 @@ impl Serialize for Pattern {
     }
 }
 
-/// A rule that matches only this stack's call site; `None` if the site has no stable name.
+/// A rule that matches only this stack's call site: the line, if it is known, because a function may leak at several. `None` if the
+/// site has no stable name.
 pub fn rule_for(stack: &CallStack, of: Of) -> Option<String> {
     let site = stack.site()?;
     // Code outside all modules has no stable name.
     let source = Some(site.source()).filter(|source| !source.is_empty())?;
     let function = name_of_site(site);
+    let source = site
+        .line
+        .map_or_else(|| source.to_owned(), |line| format!("{source}:{line}"));
     let by = stack.library.map(|library| format!(" by {}", exactly(library)));
     let rule = format!(
         "site:{} in {}{}{}",
         exactly(&function),
-        exactly(source),
+        exactly(&source),
         by.unwrap_or_default(),
         of.suffix()
     );

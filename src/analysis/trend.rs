@@ -107,6 +107,9 @@ pub struct Trend {
     /// Rows that `--top` and `--min-bytes` cut off, and rows that never change.
     pub hidden_rows: usize,
     pub classes: Classes,
+    /// Number of call sites that grow until the end of the process, those that it frees then included: `--fail-on growing` fails if
+    /// there is one.
+    pub growing: usize,
     pub devices: Vec<DeviceTrend>,
     /// Pools whose blocks were not recorded, before the process ended: what grows in them is unknown.
     pub opaque_pools: Vec<OpaquePool>,
@@ -284,7 +287,7 @@ impl Trend {
     }
 
     pub fn is_growing(&self) -> bool {
-        self.classes.growing() > 0
+        self.growing > 0
     }
 
     /// The last point, and what was left at exit if that is a point after it. Rows end at the former.

@@ -468,11 +468,12 @@ fn next(
             false => format!("culeak report {source} --by stack"),
         };
     };
+    let filter = options.filter.options();
     let by_site = options.selector.is_none() && gathered.sites.len() > 1;
     match rows.find_map(|row| row.place.as_deref()).filter(|_| by_site) {
         Some(place) => {
             let class = options.class.iter().map(|class| format!(" --class {}", class.name()));
-            format!("{why} {}{}", shell_word(place), class.collect::<String>())
+            format!("{why} {}{}{filter}", shell_word(place), class.collect::<String>())
         }
         // Indices and keys are those of one block.
         None => format!("{why} {:#x}", first.address),

@@ -22,7 +22,8 @@ sha256sum --quiet --strict --check SHA256SUMS || fail "the checksums of a releas
 for machine in x86_64 aarch64; do
     [ "$(cat "culeak-$machine.cdx.json" "THIRD-PARTY-LICENCES-$machine.txt")" = "$(printf '%s culeak.cdx.json\n%s THIRD-PARTY-LICENCES.txt' $machine $machine)" ] || fail "the SBOM or the licences of $machine"
 done
-head -1 ../notes.md | grep -qF "$version" || fail "the notes begin with $(head -1 ../notes.md)"
+# Between two releases the newest section has no number yet; packaging/version.sh refuses to release it.
+head -1 ../notes.md | grep -qE "^## (Unreleased$|(Unreleased: )?${version//./\\.}( |$))" || fail "the notes begin with $(head -1 ../notes.md)"
 [ "$(grep -c '^## ' ../notes.md)" -eq 1 ] || fail "the notes have more than one section"
 cd "$OLDPWD"
 echo damaged >>"$work/aarch64/culeak-$version-aarch64-linux.tar.gz"

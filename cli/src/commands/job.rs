@@ -59,7 +59,7 @@ pub fn execute(args: &ReportArgs, rules: &Rules, inputs: Inputs, form: Form) -> 
     } else {
         options.top
     };
-    let page = || text::job::page(&job, shown);
+    let page = || text::job::page(&job, shown, &args.selection.again());
     args.output.page(form, &title, &job, page)?;
     let all_read = inputs.unreadable == 0 && job.unreadable.is_empty();
     Ok(ExitCode::from(if all_read { 0 } else { USAGE }))

@@ -70,7 +70,11 @@ pub fn execute(args: &DiffArgs, sides: [Found; 2], form: Form) -> Result<ExitCod
             names[1].display()
         )));
     }
-    let page = || text::job::diff::page(&diff, options.top);
+    let (selected, filter) = (
+        args.selection.again(),
+        args.selection.filter(&Categories::none()).options(),
+    );
+    let page = || text::job::diff::page(&diff, options.top, &selected, &filter);
     args.output.page(form, "culeak diff: job", &diff, page)?;
     Ok(ExitCode::from(if unreadable > 0 { USAGE } else { 0 }))
 }

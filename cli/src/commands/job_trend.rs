@@ -44,7 +44,8 @@ pub fn execute(
         min_bytes: options.min_bytes,
         ..Options::default()
     });
-    args.output
-        .page(form, "culeak trend: job", &trend, || text::job::trend::page(&trend))?;
+    args.output.page(form, "culeak trend: job", &trend, || {
+        text::job::trend::page(&trend, &args.selection.again())
+    })?;
     judgement.verdict(args, unreadable).map(ExitCode::from)
 }

@@ -90,8 +90,9 @@ pub fn execute(args: &WhyArgs, places: &[Place], failures: Vec<Failure>, form: F
             ..Options::default()
         },
     );
-    args.output
-        .page(form, "culeak why: job", &answer, || text::job::why::page(&answer))?;
+    args.output.page(form, "culeak why: job", &answer, || {
+        text::job::why::page(&answer, &args.selection.again())
+    })?;
     Ok(ExitCode::from(if all_answered { 0 } else { USAGE }))
 }
 

@@ -60,7 +60,7 @@ pub struct TrendArgs {
     /// Also show call sites that never changed
     #[arg(long)]
     pub all: bool,
-    /// Exit with code 1 if a call site is growing
+    /// Exit with code 1 if a call site is growing, or grew until the program ended and freed it only at exit
     #[arg(long, value_enum, value_name = "CLASS")]
     pub fail_on: Option<FailOn>,
     /// Show each of several concurrent processes by itself, not all as one job; implied by -o FILE.html
@@ -110,7 +110,8 @@ pub fn execute(args: &TrendArgs) -> Result<ExitCode, Failure> {
         _ => String::new(),
     };
     let named: Vec<(String, Trend)> = trends.into_iter().map(|trend| (name(&trend), trend)).collect();
-    let page = |trend: &Trend| text::trend::page(trend, form == Form::Html);
+    let selected = args.selection.again();
+    let page = |trend: &Trend| text::trend::page(trend, form == Form::Html, &selected);
     args.output.pages(form, &title, &named, page)?;
     let trends: Vec<Trend> = named.into_iter().map(|(_, trend)| trend).collect();
     verdict(args, &trends, unreadable).map(ExitCode::from)

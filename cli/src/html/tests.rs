@@ -69,7 +69,7 @@ fn trend_page(made: impl Fn() -> Snapshot) -> String {
         .iter()
         .map(|lineage| Trend::of(lineage, &options))
         .collect();
-    page_of(trends.iter().map(|trend| text::trend::page(trend, true)))
+    page_of(trends.iter().map(|trend| text::trend::page(trend, true, "")))
 }
 
 fn page_of(documents: impl Iterator<Item = Document>) -> String {
@@ -102,7 +102,7 @@ fn job_page(snapshot: &Snapshot) -> String {
         ..Default::default()
     };
     let report = job.finish(&sites, &options);
-    page_of([text::job::page(&report, Some(ROWS))].into_iter())
+    page_of([text::job::page(&report, Some(ROWS), "")].into_iter())
 }
 
 /// The texts between two markers of a page.

@@ -6,6 +6,7 @@ use culeak::analysis::boundaries::times;
 use culeak::analysis::categories::{Categories, Category};
 use culeak::analysis::filter::{Filter, Location};
 use culeak::analysis::suppressions::Pattern;
+use culeak::analysis::words::quoted;
 use culeak::kind::Kind;
 use culeak::point::Point;
 
@@ -63,6 +64,15 @@ impl Selection {
             categories: self.category.clone(),
             category_rules: rules.clone(),
         }
+    }
+
+    /// These options again, for a command to type next: ` --at peak --kind device`, or nothing.
+    pub fn again(&self) -> String {
+        let at = self
+            .at
+            .iter()
+            .map(|point| format!(" --at {}", quoted(&point.to_string())));
+        at.collect::<String>() + &self.filter(&Categories::none()).options()
     }
 
     /// The only point in time.

@@ -4,15 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use culeak::analysis::boundaries::Boundary;
 use culeak::analysis::check::{Breach, Measure, Outcome, SiteRow, Verdict};
+use culeak::analysis::filter::Filter;
 use culeak::analysis::job::identity::rank_of;
 use culeak::analysis::job::member::ranges;
 use culeak::analysis::objects::ObjectRow;
 use culeak::analysis::report::{Tally, shell_word};
+use culeak::analysis::suppressions::BUILT_IN_NAME;
 use culeak::point::Point;
 
 use super::report::{judged, ranked};
 use super::{objects, parts, units};
-use crate::document::{BAD, Document, GOOD, Text, WARN, counted, styled};
+use crate::document::{BAD, Document, GOOD, Site, Text, WARN, counted, dim, styled};
 use crate::escape::Escaped;
 
 pub mod sentences;
@@ -149,7 +151,22 @@ pub fn page(verdict: &Verdict, source: &str) -> Document {
     if failed {
         let to_blame = verdict.objects.iter().any(|of| of.to_blame);
         let objects = if to_blame { " --view objects" } else { "" };
-        page.next(format!("culeak report {}{objects}{}", shell_word(source), at(verdict)));
+        let filter = Filter {
+            kinds: if to_blame {
+                Vec::new()
+            } else {
+                verdict.limits.kinds.clone()
+            },
+            since: verdict.limits.since.clone(),
+            ..Filter::default()
+        };
+        let files: BTreeSet<&str> = verdict.suppressions.iter().map(|rule| rule.source.as_str()).collect();
+        let files = files.into_iter().filter(|source| *source != BUILT_IN_NAME);
+        let files: String = files
+            .map(|file| format!(" --suppressions {}", shell_word(file)))
+            .collect();
+        let (source, at, filter) = (shell_word(source), at(verdict), filter.options());
+        page.next(format!("culeak report {source}{objects}{at}{filter}{files}"));
     }
     page
 }
@@ -174,8 +191,14 @@ fn reasons(verdict: &Verdict, page: &mut Document) {
     }
     // If only objects have limits, no memory is judged.
     if !verdict.rows.is_empty() && !verdict.judges_only_objects() {
-        let shown = verdict.rows.iter().take(SITES_SHOWN).map(|of| (&of.row, judged(of)));
-        page.table(ranked(shown.collect()));
+        let shown = &verdict.rows[..verdict.rows.len().min(SITES_SHOWN)];
+        let mut sites: Vec<Site> = shown.iter().map(judged).collect();
+        parts::tell_apart(&mut sites, shown.iter().map(|of| of.row.label.as_str()));
+        let rows = ranked(shown.iter().map(|of| &of.row).zip(sites).collect());
+        page.table(rows.below(|(row, _), page| {
+            let through = parts::through_of(row);
+            through.into_iter().for_each(|through| page.indented(6, dim(through)));
+        }));
         page.more(verdict.rows.len().saturating_sub(SITES_SHOWN), "call site", "");
     }
 }

@@ -9,7 +9,7 @@ use culeak::point::Point;
 
 use super::report::sums::Recorded;
 use super::{host, objects, parts, report, units};
-use crate::document::{BAD, DIM, Document, GOOD, PLAIN, Rows, Site, Text, bold, dim, short_name, styled};
+use crate::document::{BAD, DIM, Document, GOOD, PLAIN, Rows, Site, Text, bold, dim, fitting, short_name, styled};
 use crate::escape::Escaped;
 
 /// The diff; `stacks` adds each row's whole stack.
@@ -19,8 +19,12 @@ pub fn page(diff: &Diff, stacks: bool, full_stacks: bool) -> Document {
         (true, full) => RowStack::Whole { full },
     };
     page_around(diff, detail, |page| {
-        let rows = Rows::of(&diff.rows).bare().column("change", |row| title(row));
-        page.table(rows.below(|row, page| write_stack(row, detail, false, page)));
+        let site = |row: &DiffRow| Site::of(&row.label, row.site(), mark(row));
+        let mut sites: Vec<Site> = diff.rows.iter().map(site).collect();
+        parts::tell_apart(&mut sites, diff.rows.iter().map(|row| row.label.as_str()));
+        let rows = Rows::of(diff.rows.iter().zip(&sites)).bare();
+        let rows = rows.column("change", |(row, site)| title(row, site));
+        page.table(rows.below(|(row, _), page| write_stack(row, detail, false, page)));
         page.more(
             diff.hidden_rows,
             "row",
@@ -231,11 +235,11 @@ pub fn state(state: State) -> (&'static str, Style) {
     }
 }
 
-fn title(row: &DiffRow) -> Text {
+fn title(row: &DiffRow, site: &Site) -> Text {
     let (word, style) = state(row.state);
     let sizes = sizes(row.after, row.bytes_delta, row.count_delta) + &error(row.estimated);
-    let (place, pool) = (parts::place(row.site()), mark(row));
-    styled(style, format!("{word:8}")) + "  " + bold(short_name(&row.label)) + format!("{place}: {sizes}{pool}")
+    let (name, place, pool) = (fitting(&site.name), parts::place(row.site()), &site.mark);
+    styled(style, format!("{word:8}")) + "  " + bold(name) + format!("{place}: {sizes}{pool}")
 }
 
 /// Whose memory it is, unless the program's own.
@@ -289,7 +293,7 @@ fn callers_apart(row: &DiffRow, page: &mut Document) {
 
 /// The callers of the call site in one line: rows of one call site differ in them.
 fn callers<'r>(row: &'r DiffRow<'r>, places: bool, page: &mut Document) {
-    if row.is_forward {
+    if row.by == By::Forward {
         return;
     }
     if !row.callers.is_empty() {
@@ -299,7 +303,10 @@ fn callers<'r>(row: &'r DiffRow<'r>, places: bool, page: &mut Document) {
         let library = frame.python_library().filter(|_| row.stack.has_user());
         (Site::of(&frame.name(), Some(frame).filter(|_| places), ""), library)
     };
-    if let Some(callers) = parts::callers(&row.stack.callers().map(caller).collect::<Vec<_>>()) {
-        page.indented(12, dim(callers));
+    let through = parts::through([&row.stack]).filter(|_| row.by == By::Stack);
+    let callers = parts::callers(&row.stack.callers().map(caller).collect::<Vec<_>>());
+    let line: Vec<String> = through.into_iter().chain(callers).collect();
+    if !line.is_empty() {
+        page.indented(12, dim(line.join(", ")));
     }
 }

@@ -23,8 +23,8 @@ const SUMMARY: usize = 5;
 /// Unreadable inputs that are listed.
 const UNREADABLE: usize = 10;
 
-/// At most `top` processes; the call sites were cut before.
-pub fn page(job: &JobReport, top: Option<usize>) -> Document {
+/// At most `top` processes; the call sites were cut before. `selected`: the options that select the memory, for the next command.
+pub fn page(job: &JobReport, top: Option<usize>, selected: &str) -> Document {
     let mut page = Document::default();
     headline(job, &mut page);
     if job.held.count > 0 || !job.sites.is_empty() || !job.stands_out.is_empty() {
@@ -69,7 +69,7 @@ pub fn page(job: &JobReport, top: Option<usize>) -> Document {
         .max_by_key(held)
         .map(|process| process.row.source.as_str());
     if let Some(source) = source.or(largest) {
-        page.next(format!("culeak report {}", shell_word(source)));
+        page.next(format!("culeak report {}{selected}", shell_word(source)));
     }
     page
 }

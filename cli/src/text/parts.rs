@@ -1,5 +1,6 @@
 //! Parts that pages share: labels of call sites, tallies, processes, filters, suppressions.
 
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use anstyle::Style;
@@ -9,7 +10,7 @@ use culeak::analysis::function_name::plain;
 use culeak::analysis::opaque::OpaquePool;
 use culeak::analysis::report::{Cut, ProcessLine, Report, Row, Tally, shell_word};
 use culeak::analysis::site::text::{self, SiteFrame};
-use culeak::analysis::site::{Frame, Line, Role, fold};
+use culeak::analysis::site::{CallStack, Frame, Line, Role, fold};
 use culeak::analysis::suppressions::{BUILT_IN_NAME, Pattern, Used};
 use culeak::kind::Place;
 use culeak::snapshot::ProcessState;
@@ -153,6 +154,45 @@ pub fn tally_about(tally: Tally, estimated: Option<Errors>) -> String {
     }
 }
 
+/// Names those sites by their whole functions that would look alike, such as two instances of a template. `labels`: of the sites.
+pub fn tell_apart<'l>(sites: &mut [Site], labels: impl Iterator<Item = &'l str>) {
+    let labels: Vec<&str> = labels.collect();
+    let mut of_site: HashMap<Site, HashSet<&str>> = HashMap::new();
+    for (site, label) in sites.iter().zip(&labels) {
+        of_site.entry(site.clone()).or_default().insert(label);
+    }
+    for (site, label) in sites.iter_mut().zip(labels) {
+        if of_site[site].len() > 1 {
+            site.name = Escaped(label).to_string();
+        }
+    }
+}
+
+/// The program's own wrappers that all of these stacks requested memory through: `through gpu_alloc alloc.c:12`.
+pub fn through<'s, 'a: 's>(stacks: impl IntoIterator<Item = &'s CallStack<'a>>) -> Option<String> {
+    const SHOWN: usize = 3;
+    let names = |stack: &CallStack| -> Vec<String> {
+        let site = |frame: &Frame| with_place(&Site::of(&frame.name(), Some(frame), ""));
+        stack.wrappers().map(site).collect()
+    };
+    let mut stacks = stacks.into_iter();
+    let mut through = names(stacks.next()?);
+    if through.is_empty() || !stacks.all(|stack| names(stack) == through) {
+        return None;
+    }
+    if through.len() > SHOWN {
+        // The innermost requests the memory; the outermost is what the call site calls.
+        through.splice(1..through.len() - 1, ["…".to_owned()]);
+    }
+    Some(format!("through {}", through.join(" < ")))
+}
+
+/// As [`through`], of all stacks of a row.
+pub fn through_of(row: &Row) -> Option<String> {
+    let all = row.stacks.len() == row.stacks_in_all;
+    all.then(|| through(row.stacks.iter().map(|of| &of.stack)))?
+}
+
 /// `1.1 GiB in 128 blocks`.
 pub fn tally(tally: Tally) -> String {
     format!("{} in {}", units::bytes(tally.bytes), counted(tally.count, "block"))
@@ -209,6 +249,7 @@ pub fn process(process: &ProcessLine) -> String {
     text.push_str(&match process.state {
         // How long a process runs that was never recorded is not known.
         ProcessState::Running if process.lasted_ns == 0 => ", running".to_owned(),
+        ProcessState::Running if process.is_of_snapshot => format!(", snapshot after {lasted}"),
         ProcessState::Running => format!(", running for {lasted}"),
         ProcessState::Exited => format!(", exited after {lasted}"),
         ProcessState::Ended => format!(", ended without exit handlers after {lasted}"),

@@ -104,13 +104,15 @@ pub fn page(report: &Report, extent: Extent) -> Document {
         false => page.next(&report.next),
     }
     if !(extent.stacks || extent.ledger) && report.totals.held.total().count > 0 {
-        let source = shell_word(&report.source);
+        let (source, selected) = (shell_word(&report.source), &report.selected);
+        let filter = report.filter.as_ref().map(|of| of.filter.options()).unwrap_or_default();
         let holders = match report.held_by.is_empty() {
             true => String::new(),
-            false => format!("culeak why {source}; "),
+            false => format!("culeak why {source}{filter}; "),
         };
+        let ledger = if has_ledger(report) { " | --view ledger" } else { "" };
         page.line(dim(format!(
-            "more: {holders}culeak report {source} --view stacks | --view ledger | --by stack | -o FILE.html"
+            "more: {holders}culeak report {source}{selected} --view stacks{ledger} | --by stack | -o FILE.html"
         )));
     }
     page

@@ -500,6 +500,34 @@ fn a_report_says_recorded_in_full_if_and_only_if_the_snapshot_is_complete() {
 }
 
 #[test]
+fn instances_of_a_template_and_wrappers_are_named_in_reports_verdicts_and_diffs() {
+    let mut sample = Sample::new();
+    let alloc = ("gpu_alloc(unsigned long)", "/src/alloc.cu:3", "/opt/app");
+    let instances = ["void fill<int>(int*)", "void fill<float>(float*)"];
+    for function in instances {
+        let stack = sample.stack(&[RUNTIME, alloc, (function, "/src/fill.cu:8", "/opt/app"), MAIN]);
+        sample.holds(Kind::Device, "cudaMalloc", MIB, 2, stack);
+    }
+    let snapshot = sample.finish(0, 0);
+    let options = culeak::analysis::diff::Options {
+        by: By::Stack,
+        ..Default::default()
+    };
+    let mut before = Sample::new().finish(0, 0);
+    before.process.pid += 1;
+    let diff = Diff::of(&before, &snapshot, &options);
+    for text in [
+        plain(|out| super::report::page(&Report::of(&snapshot, &Options::default()), Extent::default()).text(out)),
+        plain(|out| super::check::page(&verdict(&snapshot, &Rules::default()), "app.culeak").text(out)),
+        plain(|out| super::diff::page(&diff, false, false).text(out)),
+    ] {
+        for part in [instances[0], instances[1], "through gpu_alloc alloc.cu:3"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+}
+
+#[test]
 fn what_did_not_change_takes_three_lines_at_most() {
     let mut before = training().finish(0, 0);
     before.process.state = ProcessState::Running;
@@ -537,7 +565,7 @@ fn what_did_not_change_takes_three_lines_at_most() {
             Summary::of(&snapshot, format!("{nth}.json"), &trend::Options::default())
         });
         let trend = Trend::of(&Summary::folded(all), &trend::Options::default());
-        plain(|out| super::trend::page(&trend, false).text(out))
+        plain(|out| super::trend::page(&trend, false, "").text(out))
     };
     let quiet = trend(&before);
     assert!(

@@ -14,8 +14,8 @@ use crate::document::{
 };
 use crate::escape::Escaped;
 
-/// `charts`: with a chart of each series, and columns to sort by.
-pub fn page(trend: &Trend, charts: bool) -> Document {
+/// `charts`: with a chart of each series, and columns to sort by. `selected`: the options that select the memory, for the next command.
+pub fn page(trend: &Trend, charts: bool, selected: &str) -> Document {
     let mut page = headline(trend);
     if charts {
         let held: Vec<u64> = trend.points.iter().map(|point| point.held.bytes).collect();
@@ -41,7 +41,7 @@ pub fn page(trend: &Trend, charts: bool) -> Document {
         &mut page,
     );
     page.warnings(&trend.warnings);
-    next(trend).into_iter().for_each(|command| page.next(command));
+    next(trend, selected).into_iter().for_each(|command| page.next(command));
     page
 }
 
@@ -81,7 +81,7 @@ fn headline(trend: &Trend) -> Document {
     let snapshots = counted(trend.points.len(), "snapshot");
     let over = match trend.against {
         Against::Time => units::duration(last.at_unix_ns.saturating_sub(first.at_unix_ns)),
-        Against::Marks => counted(last.marks.saturating_sub(first.marks), "mark"),
+        Against::Marks => counted(marks(trend), "mark"),
         Against::Runs => counted(trend.processes.len(), "run"),
     };
     page.line(bold(&trend.program) + format!(": {snapshots} over {over}, {sums}"));
@@ -102,11 +102,19 @@ fn headline(trend: &Trend) -> Document {
     page
 }
 
+/// The marks that the snapshots follow, in all processes: a process without one before its first snapshot begins at 0.
+fn marks(trend: &Trend) -> u64 {
+    let of_each = trend.points.chunk_by(|a, b| a.process == b.process);
+    let marks = |points: &[Point]| (points[points.len() - 1].marks).saturating_sub(points[0].marks.saturating_sub(1));
+    of_each.map(marks).sum()
+}
+
+/// `2 call sites: 1 growing, 1 steady`; `0 growing` only if `--fail-on growing` passes.
 pub fn classes(classes: &Classes) -> String {
     let all: usize = classes.each().map(|(_, count)| count).sum();
     let shown = classes
         .each()
-        .filter(|(class, count)| *count > 0 || *class == Class::Growing);
+        .filter(|(class, count)| *count > 0 || *class == Class::Growing && classes.growing() == 0);
     let each: Vec<String> = shown
         .map(|(class, count)| format!("{count} {}", class.name()))
         .collect();
@@ -280,7 +288,7 @@ fn numbers(row: &Row, evidence: &Evidence, against: Against) -> String {
 }
 
 /// The command to run next.
-fn next(trend: &Trend) -> Option<String> {
+fn next(trend: &Trend, selected: &str) -> Option<String> {
     let process = &trend.processes[trend.processes.len() - 1];
     let word = culeak::analysis::report::shell_word;
     match (trend.too_few, trend.is_growing()) {
@@ -300,7 +308,11 @@ fn next(trend: &Trend) -> Option<String> {
         }
         (false, true) => {
             let (first, last) = ends(trend)?;
-            Some(format!("culeak diff {} {} --view stacks", word(first), word(last)))
+            Some(format!(
+                "culeak diff {} {}{selected} --view stacks",
+                word(first),
+                word(last)
+            ))
         }
         _ => None,
     }

@@ -302,6 +302,12 @@ fn what_is_no_wrapper_is_named_behind_an_exclamation_mark() {
     let report = text(&output.expect("culeak starts").stdout);
     let row = report.lines().find(|line| line.contains("in 128 blocks"));
     assert!(row.is_some_and(|row| row.contains("Trainer::step")), "{report}");
+    // Libraries that request memory for their callers, too.
+    let folder = project("[symbols]\nwrappers = [\"!thrust::\"]\n");
+    let output = culeak(folder.path(), &["report", "leaky.json"]).output();
+    let report = text(&output.expect("culeak starts").stdout);
+    let row = report.lines().find(|line| line.trim_start().starts_with("64 MiB"));
+    assert!(row.is_some_and(|row| row.contains("vector.inl:9")), "{report}");
 }
 
 #[test]

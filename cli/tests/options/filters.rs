@@ -49,6 +49,46 @@ fn a_filter_applies_to_rows_and_totals_and_shows_what_it_leaves_out() {
 }
 
 #[test]
+fn commands_to_type_next_select_the_same_memory() {
+    let folder = folder();
+    let shown = |words: &[&str]| text(&output(folder.path(), words).stdout);
+    let filter = "--kind device --focus Trainer::step";
+    let words: Vec<&str> = filter.split(' ').collect();
+    let report = shown(&[&["report", "leaky.json"], &words[..]].concat());
+    for line in [
+        format!("\nnext: culeak report leaky.json {filter} --by stack\n"),
+        format!("\nmore: culeak report leaky.json {filter} --view stacks | --by stack | -o FILE.html\n"),
+    ] {
+        assert!(report.contains(&line), "{report}");
+    }
+    let job = shown(&[&["report", "leaky.json", "grown.json"], &words[..]].concat());
+    assert!(
+        job.contains("next: culeak report ") && job.ends_with(&format!(".json {filter}\n")),
+        "{job}"
+    );
+    fs::write(folder.path().join("own.supp"), "leak:weights.cu\n").expect("written");
+    let check = shown(&["check", "leaky.json", "--kind", "device", "--suppressions", "own.supp"]);
+    let next = "\nnext: culeak report leaky.json --kind device --suppressions own.supp\n";
+    assert!(check.contains(next), "{check}");
+}
+
+#[test]
+fn a_snapshot_of_a_running_process_does_not_say_that_it_runs() {
+    let folder = folder();
+    let running = Sample::new().running().finish(0, 9);
+    fs::write(
+        folder.path().join("then.json"),
+        serde_json::to_vec(&running).expect("JSON"),
+    )
+    .expect("written");
+    let report = text(&output(folder.path(), &["report", "then.json"]).stdout);
+    assert!(
+        report.contains(", snapshot after ") && !report.contains("running"),
+        "{report}"
+    );
+}
+
+#[test]
 fn a_filter_applies_to_rows_by_size() {
     let report = filtered(&["--by", "size", "--kind", "pinned"]);
     assert_eq!(report["rows"].as_array().expect("rows").len(), 1);

@@ -11,7 +11,7 @@ fn rules_for_objects_are_generated_used_and_hide_them() {
     let rules = text(&generated.stdout);
     assert_eq!(
         rules,
-        "# 40 graph-exec objects, server.cu:88\nsite:^Server::decode(Request const&)$ in ^server.cu$ of objects\n"
+        "# 40 graph-exec objects, server.cu:88\nsite:^Server::decode(Request const&)$ in ^server.cu:88$ of objects\n"
     );
     fs::write(folder.path().join("own.supp"), &rules).expect("written");
     let passed = output(&[&check[..], &["--suppressions", "own.supp"]].concat());

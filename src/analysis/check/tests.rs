@@ -331,6 +331,27 @@ fn against_a_baseline_only_new_and_grown_sites_fail() {
 }
 
 #[test]
+fn a_renamed_function_is_new_and_the_baseline_has_its_old_name() {
+    let holding = |name, blocks| {
+        let mut sample = Sample::new();
+        let stack = sample.stack(&[sample::RUNTIME, (name, "/src/cache.cu:8", "/opt/app"), sample::MAIN]);
+        sample.holds(Kind::Device, "cudaMalloc", MIB, blocks, stack);
+        sample.finish(0, 0)
+    };
+    let rules = against(&holding("fill(int)", 4), Limits::default());
+    let renamed = |snapshot: &Snapshot| {
+        let verdict = verdict(snapshot, &rules);
+        assert!(!verdict.passed());
+        verdict.warnings.iter().any(|warning| {
+            warning.starts_with("refill cache.cu:8 holds as much as fill cache.cu:8 of the baseline")
+                && warning.ends_with("--update-baseline")
+        })
+    };
+    assert!(renamed(&holding("refill(int)", 4)));
+    assert!(!renamed(&holding("refill(int)", 3)) && !renamed(&holding("fill(int)", 5)));
+}
+
+#[test]
 fn since_a_mark_only_later_allocations_are_judged() {
     let mut snapshot = holding(3, 31, true);
     let first = snapshot.allocations.at(0).time_ns;

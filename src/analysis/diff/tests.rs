@@ -25,6 +25,34 @@ fn states(diff: &Diff) -> Vec<(State, String, i128)> {
 }
 
 #[test]
+fn methods_match_although_one_interpreter_does_not_know_their_classes() {
+    let holding = |names: [&'static str; 2], line: &'static str| {
+        let mut sample = Sample::new();
+        let stack = sample.stack(&[RUNTIME, (names[0], line, PYTHON), (names[1], "/src/train.py:9", PYTHON)]);
+        sample.holds(Kind::Device, "cudaMalloc", 100, 1, stack);
+        sample.finish(1000, 0)
+    };
+    let old = holding(["step", "<module>"], "/src/train.py:212");
+    for line in ["/src/train.py:212", "/src/train.py:215"] {
+        let mut new = holding(["Trainer.step", "<module>"], line);
+        new.process.pid += 1;
+        for by in [By::Stack, By::Site] {
+            for (before, after) in [(&old, &new), (&new, &old)] {
+                let diff = Diff::of(
+                    before,
+                    after,
+                    &Options {
+                        by,
+                        ..Options::default()
+                    },
+                );
+                assert_eq!((diff.totals.unchanged, diff.rows.len()), (1, 0), "{by:?} {line}");
+            }
+        }
+    }
+}
+
+#[test]
 fn rows_are_new_grown_shrunk_gone_or_unchanged() {
     let before = holding(&[("same", 5), ("grows", 1), ("shrinks", 4), ("goes", 3)]);
     let after = holding(&[("comes", 2), ("shrinks", 1), ("grows", 6), ("same", 5)]);

@@ -67,8 +67,8 @@ pub struct Sites {
     /// By fingerprint of the site; the text is of the stack with the least fingerprint, and of equal ones the least text.
     numbers: HashMap<Fingerprint, u32>,
     texts: Vec<(Fingerprint, Site)>,
-    /// By number of a text: `loose_site_fingerprint` of its stacks.
-    loose: Vec<Fingerprint>,
+    /// By number of a text: [`Key::loose`] and [`Key::unqualified`] of its stacks.
+    loose: Vec<[Fingerprint; 2]>,
     path_numbers: HashMap<Fingerprint, StackId>,
     paths: Vec<Path>,
     caller_numbers: HashMap<Caller, u32>,
@@ -189,7 +189,7 @@ impl Sites {
         match self.numbers.entry(key.exact) {
             Entry::Vacant(entry) => {
                 self.texts.push((stack.fingerprint, of(stack)));
-                self.loose.push(key.loose);
+                self.loose.push([key.loose, key.unqualified]);
                 *entry.insert(next)
             }
             Entry::Occupied(entry) => {
@@ -281,9 +281,11 @@ impl Sites {
     pub fn key(&self, id: SiteId) -> Key {
         let number = id as usize / 2;
         let (_, site) = &self.texts[number];
+        let [loose, unqualified] = self.loose[number];
         Key {
             exact: site.fingerprint,
-            loose: self.loose[number],
+            loose,
+            unqualified,
             line: site.line,
             pool: id % 2 == 1,
         }

@@ -46,6 +46,8 @@ pub struct JobTrend {
     pub judged: usize,
     /// Number of call sites by class: the most suspicious one in any process.
     pub classes: Classes,
+    /// Number of call sites that grow until the end of a process, as in the trend of one.
+    pub growing: usize,
     /// Most suspicious first; then those that grow most in all processes together.
     pub sites: Vec<SiteTrend>,
     pub hidden_sites: usize,
@@ -291,6 +293,7 @@ impl Job {
             hosts,
             points_needed: POINTS_NEEDED,
             judged,
+            growing: classes.growing(),
             classes,
             hidden_sites,
             sites: rows,
@@ -303,7 +306,7 @@ impl Job {
 
 impl JobTrend {
     pub fn is_growing(&self) -> bool {
-        self.classes.growing() > 0
+        self.growing > 0
     }
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::analysis::opaque::recording_command;
 use crate::analysis::whatif::ignored_setting;
-use crate::analysis::words::{count, plural};
+use crate::analysis::words::{count, plural, quoted};
 use crate::snapshot::{BY_PYTORCH, EndOf};
 
 /// What the recording lacks, and settings that had no effect.
@@ -135,6 +135,20 @@ fn truncated(snapshot: &Snapshot, groups: &Groups) -> Option<u32> {
     stacks.any(hit).then_some(depth)
 }
 
+/// The option with which a report shows this point or window again.
+pub(super) fn at(snapshot: &Snapshot) -> String {
+    let taken = &snapshot.taken;
+    let default = match snapshot.end {
+        Some(end) if end.of == EndOf::Script => Point::End,
+        _ => Point::Exit,
+    };
+    match (taken.after_ns, &taken.point) {
+        (Some(from), _) => format!(" --between {} {}", Point::Time(from), Point::Time(taken.at_ns)),
+        (None, Some(point)) if *point != default => format!(" --at {}", quoted(&point.to_string())),
+        _ => String::new(),
+    }
+}
+
 pub(super) fn next(
     snapshot: &Snapshot,
     totals: &Totals,
@@ -144,14 +158,17 @@ pub(super) fn next(
     options: &Options,
 ) -> String {
     let pid = snapshot.process.number();
-    let is_snapshot = options.source.ends_with(".json");
     let source = shell_word(&options.source);
-    if snapshot.taken.automatic.is_some() {
-        return format!("culeak report {source} --by stack");
+    let at = at(snapshot);
+    let selected = at.clone() + &options.filter.options();
+    if snapshot.taken.after_ns.is_some() {
+        return format!("culeak report {source} --view churn{selected}");
     }
-    if let Some(from) = snapshot.taken.after_ns {
-        let (from, to) = (Point::Time(from), Point::Time(snapshot.taken.at_ns));
-        return format!("culeak report {source} --view churn --between {from} {to}");
+    let by_stack = format!("culeak report {source}{selected} --by stack");
+    match options.filter.is_empty() {
+        false if rows.is_empty() || options.by == By::Stack => return format!("culeak report {source}{at}"),
+        true if snapshot.taken.automatic.is_none() => {}
+        _ => return by_stack,
     }
     // Most of what there is to know is not in the recording.
     let unknown = pools.iter().fold(0, |sum: u64, pool| sum.saturating_add(pool.bytes));
@@ -160,28 +177,19 @@ pub(super) fn next(
     {
         return command;
     }
-    // A report shows the end of a script by default, and a check may judge it.
-    let is_default = snapshot.taken.point.is_none() || snapshot.end.is_none_or(|end| end.of != EndOf::Script);
-    let at = if is_default { "" } else { " --at exit" };
     let has_several = totals.held.total().count > 0 && rows.iter().any(|row| row.stacks_in_all > 1);
+    let shows_script_end = snapshot.end.is_some_and(|end| end.of == EndOf::Script);
     match &snapshot.taken.point {
         None | Some(Point::Exit) => {}
         // A report shows the end of a script by default.
-        Some(Point::End) if has_several && snapshot.end.is_some_and(|end| end.of == EndOf::Script) => {
-            return format!("culeak report {source} --by stack");
-        }
+        Some(Point::End) if has_several && shows_script_end => return by_stack,
         Some(Point::End) => return format!("culeak check {source} --at end"),
-        Some(point) => {
-            return format!(
-                "culeak report {source} --at {} --by stack",
-                shell_word(&point.to_string())
-            );
-        }
+        Some(_) => return by_stack,
     }
     if snapshot.process.state == ProcessState::Running {
-        return match (is_snapshot, options.left.as_deref()) {
+        return match (options.is_of_snapshot(), options.left.as_deref()) {
             (true, None) => format!("culeak diff {source} {pid}"),
-            (true, Some("")) => format!("culeak report {source} --by stack"),
+            (true, Some("")) => by_stack,
             (true, Some(recording)) => format!("culeak diff {source} {}", shell_word(recording)),
             (false, _) => {
                 format!("culeak snapshot {pid} -o before.json; some time later: culeak diff before.json {pid}")
@@ -189,12 +197,12 @@ pub(super) fn next(
         };
     }
     if has_several {
-        return format!("culeak report {source}{at} --by stack");
+        return by_stack;
     }
     // A program that leaks no memory may leak objects.
     let leaves_objects = objects.rows.iter().any(|row| row.library.is_none());
     if totals.held.total().count == 0 && leaves_objects {
-        return format!("culeak report {source}{at} --view objects");
+        return format!("culeak report {source}{selected} --view objects");
     }
-    format!("culeak check {source}{at}")
+    format!("culeak check {source}{selected}")
 }

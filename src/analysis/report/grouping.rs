@@ -305,7 +305,8 @@ fn row<'a>(
         ..Row::default()
     };
     let mut estimate: Option<Estimate> = None;
-    let mut per_stack: HashMap<Fingerprint, (Tally, Option<usize>)> = HashMap::new();
+    // With the number of claims.
+    let mut per_stack: HashMap<Fingerprint, (Tally, Option<usize>, u64)> = HashMap::new();
     let mut devices: HashMap<String, Tally> = HashMap::new();
     let mut streams: HashMap<Option<Stream>, Tally> = HashMap::new();
     let mut threads: HashMap<usize, Tally> = HashMap::new();
@@ -315,9 +316,12 @@ fn row<'a>(
         row.count += tally.count;
         row.oldest_age_ns = row.oldest_age_ns.max(now.saturating_sub(group.oldest_ns));
         row.newest_age_ns = row.newest_age_ns.min(now.saturating_sub(group.newest_ns));
-        if call.kind.place() == Place::Nowhere {
-            row.claims += tally.count;
-        }
+        let claims = if call.kind.place() == Place::Nowhere {
+            tally.count
+        } else {
+            0
+        };
+        row.claims += claims;
         let stack = stacks.get(group.stack);
         if stacks.is_pool(call.kind, group.stack) {
             row.pool = true;
@@ -336,11 +340,11 @@ fn row<'a>(
         if let Some(of_group) = group.estimate.filter(|_| by.is_of_stacks()) {
             estimate.get_or_insert_default().join(&of_group);
         }
-        per_stack
+        let of_stack = per_stack
             .entry(stack.fingerprint)
-            .or_insert((Tally::default(), group.stack))
-            .0
-            .join(group.at_stack());
+            .or_insert((Tally::default(), group.stack, 0));
+        of_stack.0.join(group.at_stack());
+        of_stack.2 += claims;
     }
     row.estimated = estimate.and_then(|estimate| estimate.errors());
     row.devices = devices.into_iter().collect();
@@ -348,8 +352,20 @@ fn row<'a>(
     row.threads = merge(threads, |thread| thread_name(snapshot, thread));
     row.stacks_in_all = per_stack.len();
     let mut ranked: Vec<_> = per_stack.into_iter().collect();
-    ranked.sort_by_key(|(fingerprint, (tally, _))| (std::cmp::Reverse((tally.bytes, tally.count)), *fingerprint));
-    row.by_stack = ranked.into_iter().map(|(_, (tally, stack))| (stack, tally)).collect();
+    ranked.sort_by_key(|(fingerprint, (tally, ..))| (std::cmp::Reverse((tally.bytes, tally.count)), *fingerprint));
+    if matches!(by, By::Site | By::Stack) {
+        let has_blocks = row.claims < row.count;
+        let blocks = ranked.iter().filter_map(|(_, (tally, stack, claims))| {
+            let claims = if has_blocks { *claims } else { 0 };
+            let blocks = Tally::new(tally.bytes, tally.count.saturating_sub(claims));
+            (claims == 0 || blocks.count > 0).then_some((stacks.get(*stack), blocks))
+        });
+        name_callers(&mut row, blocks.collect());
+    }
+    row.by_stack = ranked
+        .into_iter()
+        .map(|(_, (tally, stack, _))| (stack, tally))
+        .collect();
     let kept = row.by_stack.iter().take(stacks_kept);
     row.stacks = kept
         .map(|&(stack, Tally { bytes, count })| RowStack {
@@ -358,16 +374,13 @@ fn row<'a>(
             stack: stacks.get(stack).clone(),
         })
         .collect();
-    if matches!(by, By::Site | By::Stack) {
-        name_callers(&mut row, stacks);
-    }
     row
 }
 
-/// Adds the callers that all stacks share, and the shares of those at which they part.
-fn name_callers<'a>(row: &mut Row<'a>, stacks: &CallStacks<'a>) {
-    let all = row.by_stack.iter().map(|(stack, tally)| (stacks.get(*stack), *tally));
-    let (shared, mut shares) = callers::shares(&all.collect::<Vec<_>>(), true, |sum: &mut Tally, more| sum.join(more));
+/// Adds the callers that all stacks share, and the shares of those at which they part. `blocks`: by stack, without claims unless the row has
+/// nothing else.
+fn name_callers<'a>(row: &mut Row<'a>, blocks: Vec<(&CallStack<'a>, Tally)>) {
+    let (shared, mut shares) = callers::shares(&blocks, true, |sum: &mut Tally, more| sum.join(more));
     shares.sort_by_key(|(_, tally)| std::cmp::Reverse((tally.bytes, tally.count)));
     (row.shared_callers, row.callers_in_all) = (shared, shares.len());
     shares.truncate(CALLERS_KEPT);

@@ -1,6 +1,9 @@
 use super::*;
+use crate::analysis::filter::Location;
+use crate::analysis::suppressions::Pattern;
 use crate::kind::Kind;
 use crate::sample::{self, MAIN, MIB, PYTHON, RUNTIME, Sample, serving};
+use crate::snapshot::{Automatic, Reason};
 
 fn report(snapshot: &Snapshot) -> Report<'_> {
     Report::of(
@@ -335,6 +338,65 @@ fn the_next_command_can_be_pasted() {
         time_ns: 1,
     });
     assert_eq!(next(&at_exit), "culeak check a.culeak --at exit");
+}
+
+#[test]
+fn the_next_command_selects_what_the_report_shows() {
+    let mut snapshot = sample::leaky();
+    snapshot.taken.point = Some(Point::Mark("warm up".to_owned()));
+    let next = |snapshot: &Snapshot, by| {
+        let filter = Filter {
+            kinds: vec![Kind::Device],
+            devices: vec![Location::Gpu(0)],
+            focus: vec![Pattern::parse("Trainer::*").expect("a pattern")],
+            ..Filter::default()
+        };
+        let source = "a.culeak".to_owned();
+        let options = Options {
+            source,
+            filter,
+            by,
+            ..Options::default()
+        };
+        let report = Report::of(snapshot, &options);
+        (report.next, report.selected)
+    };
+    let selected = " --at 'mark:warm up' --kind device --device 0 --focus 'Trainer::*'";
+    let by_stack = format!("culeak report a.culeak{selected} --by stack");
+    assert_eq!(next(&snapshot, By::Site), (by_stack.clone(), selected.to_owned()));
+    // The point may be that of an automatic snapshot.
+    snapshot.taken.automatic = Some(Automatic {
+        reason: Reason::Mark,
+        name: None,
+        failed: None,
+    });
+    assert_eq!(next(&snapshot, By::Site).0, by_stack);
+    assert_eq!(
+        next(&snapshot, By::Stack).0,
+        "culeak report a.culeak --at 'mark:warm up'"
+    );
+}
+
+#[test]
+fn callers_have_blocks_without_the_claims_beside_them() {
+    let of = |blocks_of_plan| {
+        let mut sample = Sample::new();
+        let site = ("map(int)", "/src/vmm.cu:7", "/opt/app");
+        let callers = [
+            ("load()", "/src/a.cu:1", "/opt/app"),
+            ("plan()", "/src/a.cu:2", "/opt/app"),
+        ];
+        let [load, plan] = callers.map(|caller| sample.stack(&[RUNTIME, site, caller, MAIN]));
+        sample.holds(Kind::Device, "cudaMalloc", 100, 3, load);
+        sample.holds(Kind::Mapping, "cuMemMap", 2 * MIB, 2, load);
+        sample.holds(Kind::Mapping, "cuMemMap", 2 * MIB, 4, plan);
+        sample.holds(Kind::Device, "cudaMalloc", 100, blocks_of_plan, plan);
+        let snapshot = sample.finish(0, 0);
+        let callers = report(&snapshot).rows[0].callers.clone();
+        callers.iter().map(|of| (of.bytes, of.count)).collect::<Vec<_>>()
+    };
+    assert_eq!(of(1), [(300, 3), (100, 1)]);
+    assert_eq!(of(0), []);
 }
 
 #[test]

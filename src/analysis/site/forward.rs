@@ -1,7 +1,7 @@
 //! Rows by forward line: what they are called, and what they are matched by in another snapshot.
 
 use super::text::Site;
-use super::{CallStack, Fingerprint, Frame, Hasher};
+use super::{CallStack, Fingerprint, Frame, Hasher, Named};
 use crate::snapshot::GRADIENT_OF;
 
 /// The row of memory that is no gradient, or of whose forward line nothing is known.
@@ -18,12 +18,12 @@ impl<'a> CallStack<'a> {
         self.gradient().map_or_else(|| NO_LINE.to_owned(), python_line)
     }
 
-    /// Identifies the forward line in other snapshots: with the number of its line, and without it.
-    pub fn forward_fingerprints(&self) -> [Fingerprint; 2] {
-        [true, false].map(|with_line| {
+    /// Identifies the forward line in other snapshots: with the number of its line, without it, and as CPython 3.10 has it.
+    pub fn forward_fingerprints(&self) -> [Fingerprint; 3] {
+        [Named::WithLine, Named::InFull, Named::WithoutClass].map(|by| {
             let mut hasher = Hasher::new();
             match self.gradient() {
-                Some(line) => hasher.frame(line, with_line),
+                Some(line) => hasher.frame(line, by),
                 None => hasher.bytes(NO_LINE.as_bytes()),
             }
             hasher.finish()

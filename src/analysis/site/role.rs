@@ -16,8 +16,9 @@ use crate::snapshot::GRADIENT_OF;
 /// The role, and whether the program's own code is a wrapper for its name alone.
 pub(super) fn of(frame: &Frame) -> (Role, bool) {
     match by_lists(frame) {
-        role @ (Role::User | Role::Library) => match named(frame) {
+        role @ (Role::User | Role::Library | Role::Wrapper) => match named(frame) {
             Some(true) => (Role::Wrapper, false),
+            Some(false) if role == Role::Wrapper => (Role::User, false),
             None if role == Role::User && wrapper::is_one(frame) => (Role::Wrapper, true),
             _ => (role, false),
         },

@@ -245,11 +245,20 @@ fn a_generated_rule_matches_only_its_call_site() {
         &[RUNTIME, ("run", "/src/plan.cu:8", run.2), MAIN],
         // Memory of a library.
         &[RUNTIME, cublas, run, MAIN],
-        // Edited, and built elsewhere.
-        &[RUNTIME, ("run", "/ci/7/job.cu:19", "/home/me/runner"), MAIN],
+        // Built elsewhere; another line of the function.
+        &[RUNTIME, ("run", "/ci/7/job.cu:8", "/home/me/runner"), MAIN],
+        &[RUNTIME, ("run", "/src/runner/job.cu:88", "/opt/runner"), MAIN],
     ]);
-    assert_eq!(rule, "site:^run$ in ^job.cu$ of memory");
-    assert_eq!(taken, [true, false, false, false, false, false, true]);
+    assert_eq!(rule, "site:^run$ in ^job.cu:8$ of memory");
+    assert_eq!(taken, [true, false, false, false, false, false, true, false]);
+    let linear = (
+        "Linear.forward",
+        "/venv/lib/python3.12/site-packages/torch/nn/linear.py:8",
+        PYTHON,
+    );
+    let (rule, taken) = generated(&[&[RUNTIME, linear], &[RUNTIME, (linear.0, "/src/linear.py:8", PYTHON)]]);
+    assert_eq!(rule, "site:^Linear.forward$ in ^torch/nn/linear.py:8$ of memory");
+    assert_eq!(taken, [true, false]);
     let (rule, taken) = generated(&[
         &[RUNTIME, lambda, MAIN],
         &[
@@ -265,7 +274,7 @@ fn a_generated_rule_matches_only_its_call_site() {
     ]);
     assert_eq!(
         rule,
-        r"site:^main::{lambda(float\*)#1}::operator()(float\*) const$ in ^a.cu$ of memory"
+        r"site:^main::{lambda(float\*)#1}::operator()(float\*) const$ in ^a.cu:3$ of memory"
     );
     assert_eq!(taken, [true, false, false]);
     let (rule, taken) = generated(&[&[RUNTIME, cublas, TRAINER, MAIN], &[RUNTIME, TRAINER, MAIN]]);

@@ -79,6 +79,7 @@ pub(super) fn trend(facts: &Facts, options: &Options) -> Trend {
         processes,
         points,
         rows,
+        growing: classes.growing(),
         classes,
         devices,
     }

@@ -22,6 +22,7 @@ fn summaries_of(values: &[(u64, u64)], times: &[u64]) -> Vec<Summary> {
         let key = Key {
             exact: Fingerprint(7),
             loose: Fingerprint(8),
+            unqualified: Fingerprint(8),
             line: Some(212),
             pool: false,
         };

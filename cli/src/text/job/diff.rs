@@ -13,8 +13,9 @@ use crate::text::{parts, units};
 /// Processes of one side alone that are named.
 const LONE: usize = 8;
 
-/// At most `top` processes; the call sites were cut before.
-pub fn page(diff: &JobDiff, top: Option<usize>) -> Document {
+/// At most `top` processes; the call sites were cut before. `selected`: the options that select the memory, for the next command; `filter`:
+/// those of them that are not of one side.
+pub fn page(diff: &JobDiff, top: Option<usize>, selected: &str, filter: &str) -> Document {
     let mut page = Document::default();
     headline(diff, &mut page);
     if !is_unchanged(diff) {
@@ -44,10 +45,10 @@ pub fn page(diff: &JobDiff, top: Option<usize>) -> Document {
         .chain(&diff.only_before)
         .max_by_key(|row| row.held.bytes);
     if let (Some(lone), true) = (lone, is_unchanged(diff)) {
-        page.next(format!("culeak report {}", shell_word(&lone.source)));
+        page.next(format!("culeak report {}{filter}", shell_word(&lone.source)));
     } else if let Some((before, after)) = apart.or(most.map(|pair| (&pair.before.source, &pair.after.source))) {
         page.next(format!(
-            "culeak diff {} {} --view stacks",
+            "culeak diff {} {}{selected} --view stacks",
             shell_word(before),
             shell_word(after)
         ));

@@ -13,7 +13,8 @@ use crate::text::{parts, units};
 /// Processes that are listed.
 const PROCESSES: usize = 10;
 
-pub fn page(trend: &JobTrend) -> Document {
+/// `selected`: the options that select the memory, for the next command.
+pub fn page(trend: &JobTrend, selected: &str) -> Document {
     let mut page = Document::default();
     headline(trend, &mut page);
     let mut growing: Vec<&ProcessTrend> = trend.processes.iter().filter(|process| process.growing > 0).collect();
@@ -27,7 +28,7 @@ pub fn page(trend: &JobTrend) -> Document {
         " beyond --top or below --min-bytes; --top 0 shows all",
     );
     let next = match growing.first() {
-        Some(process) => Some(format!("culeak report {}", shell_word(&process.source))),
+        Some(process) => Some(format!("culeak report {}{selected}", shell_word(&process.source))),
         None if trend.judged == 0 => {
             Some("culeak run -o runs --snapshot every:30s -- COMMAND; culeak trend runs".to_owned())
         }

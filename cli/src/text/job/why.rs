@@ -8,7 +8,8 @@ use super::part;
 use crate::document::{BAD, Cell, Document, PLAIN, Rows, Site, WARN, bold, counted, dim, styled};
 use crate::text::parts;
 
-pub fn page(why: &JobWhy) -> Document {
+/// `selected`: the options that select the memory, for the next command.
+pub fn page(why: &JobWhy, selected: &str) -> Document {
     let mut page = Document::default();
     let (processes, hosts) = (counted(why.processes.len(), "process"), counted(why.hosts, "host"));
     page.line(bold(format!(
@@ -39,7 +40,7 @@ pub fn page(why: &JobWhy) -> Document {
         ));
     }
     if let Some(first) = why.holders.first() {
-        page.next(format!("culeak why {}", shell_word(&first.largest)));
+        page.next(format!("culeak why {}{selected}", shell_word(&first.largest)));
     }
     page
 }

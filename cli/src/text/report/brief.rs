@@ -3,7 +3,7 @@
 use culeak::analysis::ledger::{Line, LineKind};
 use culeak::analysis::objects::ObjectRow;
 use culeak::analysis::report::{By, Report, Row, Tally};
-use culeak::analysis::site::{CallStack, Frame};
+use culeak::analysis::site::Frame;
 use culeak::analysis::why::SiteHolder;
 use culeak::analysis::words::of_kind;
 use culeak::kind::Kind;
@@ -20,8 +20,6 @@ use crate::text::{ledger, objects, parts, units, why};
 pub const EXPLAINED: usize = 5;
 /// Ways to a call site.
 const WAYS_SHOWN: usize = 3;
-/// Wrappers above a call site.
-const WRAPPERS_SHOWN: usize = 3;
 /// Holders of a call site's memory, and paths from each.
 const HOLDERS_SHOWN: usize = 2;
 const PATHS_SHOWN: usize = 3;
@@ -83,18 +81,7 @@ fn ways<'r>(row: &'r Row<'r>, ages: Option<String>, indent: usize, page: &mut Do
     let site = |frame: &Frame| Site::of(&frame.name(), Some(frame), "");
     let caller = |frame: &'r Frame<'r>| (site(frame), frame.python_library().filter(|_| stack.has_user()));
     let shared: Vec<Caller> = stack.callers().take(row.shared_callers).map(caller).collect();
-    let wrappers = |stack: &CallStack| -> Vec<String> {
-        let wrappers = stack.wrappers();
-        wrappers.map(|frame| parts::with_place(&site(frame))).collect()
-    };
-    let mut through = wrappers(stack);
-    let is_shared = row.stacks.len() == row.stacks_in_all && row.stacks.iter().all(|of| wrappers(&of.stack) == through);
-    if through.len() > WRAPPERS_SHOWN {
-        // The innermost requests the memory; the outermost is what the call site calls.
-        through.splice(1..through.len() - 1, ["…".to_owned()]);
-    }
-    let through = (is_shared && !through.is_empty()).then(|| format!("through {}", through.join(" < ")));
-    let head: Vec<String> = (through.into_iter())
+    let head: Vec<String> = (parts::through_of(row).into_iter())
         .chain(parts::callers(&shared))
         .chain(ages)
         .collect();

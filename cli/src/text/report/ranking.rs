@@ -30,6 +30,7 @@ pub fn ranking<'r, 'a>(
         },
     };
     let mut sites: Vec<Site> = report.rows.iter().map(site).collect();
+    parts::tell_apart(&mut sites, report.rows.iter().map(|row| row.label.as_str()));
     if report.by == By::Stack {
         for (row, site) in report.rows.iter().zip(&mut sites) {
             let gradient = row.stacks.first().and_then(|stack| stack.stack.gradient());

@@ -167,7 +167,7 @@ fn texts() -> Vec<(&'static str, String)> {
     let facts = Summary::folded(summaries);
     let trend = plain(|out| {
         wrap::lines(out, |out| {
-            text::trend::page(&Trend::of(&facts, &of_trend), false).text(out)
+            text::trend::page(&Trend::of(&facts, &of_trend), false, "").text(out)
         })
     });
     vec![

@@ -31,7 +31,7 @@ fn report(ranks: u32, options: &Options, change: impl Fn(u32, &mut Snapshot)) ->
 }
 
 fn shown(report: &JobReport, top: Option<usize>) -> String {
-    plain(|out| job::page(report, top).text(out))
+    plain(|out| job::page(report, top, "").text(out))
 }
 
 #[test]

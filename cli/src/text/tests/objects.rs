@@ -203,7 +203,7 @@ fn golden_trend_of_objects() {
     let summaries = (0..12).map(|nth| Summary::of(&after(nth * 5), format!("{nth}.json"), &options));
     let trend = Trend::of(&Summary::folded(summaries), &options);
     assert!(trend.is_growing());
-    let text = plain(|out| crate::text::trend::page(&trend, false).text(out));
+    let text = plain(|out| crate::text::trend::page(&trend, false, "").text(out));
     expect_golden("trend-objects.txt", &text);
 }
 
