@@ -180,6 +180,9 @@ pub struct ProcessLine<'a> {
     pub lasted_ns: u64,
     /// Path of the recording.
     pub recording: &'a str,
+    /// PyTorch's allocator, if it took the snapshot; else empty.
+    #[serde(skip)]
+    pub by: &'a str,
 }
 
 /// Live records that have something in common.
@@ -493,6 +496,11 @@ pub fn process_line(snapshot: &Snapshot) -> ProcessLine<'_> {
         started_unix_ns: process.started_unix_ns,
         lasted_ns: snapshot.taken.lasted_ns.unwrap_or(snapshot.taken.at_ns),
         recording: &process.recording,
+        by: if snapshot.taken.is_by_pytorch() {
+            &snapshot.taken.by
+        } else {
+            ""
+        },
     }
 }
 
