@@ -40,6 +40,9 @@ pub const FORMAT: &str = "culeak-snapshot";
 /// The value of [`Taken::by`] for a snapshot that PyTorch took of its own allocator and that was converted. It covers
 /// only that allocator: process and host are unknown, and the pid is 0.
 pub const BY_PYTORCH: &str = "PyTorch";
+/// The values of [`Taken::by`] for such a snapshot of memory that is not CUDA's begin with one of these: the package that took it. Behind
+/// it is whether the stacks have native frames.
+pub const BY_BACKENDS: [&str; 3] = ["torch.xpu", "torch_npu", "torch_neuronx"];
 /// The value of [`Taken::by`] for a process that was never recorded: the allocators of frameworks in it were read. It covers only the live blocks of
 /// these, without stacks and times.
 pub const BY_READING: &str = "the allocators of frameworks, read while they ran";
@@ -208,7 +211,12 @@ pub struct Taken {
 impl Taken {
     /// What lies outside the allocators of frameworks is not known.
     pub fn covers_allocators_only(&self) -> bool {
-        self.by == BY_PYTORCH || self.is_of_unrecorded()
+        self.is_by_pytorch() || self.is_of_unrecorded()
+    }
+
+    /// PyTorch took it of its own allocator.
+    pub fn is_by_pytorch(&self) -> bool {
+        self.by == BY_PYTORCH || BY_BACKENDS.iter().any(|package| self.by.starts_with(package))
     }
 
     /// The process runs and was never recorded.
@@ -615,7 +623,7 @@ impl Snapshot {
         let agrees = |allocator: &Allocator| allocator.mismatches == 0 && allocator.unseen_bytes == 0;
         losses == Losses::default()
             && (taken.in_flight, taken.events_during_read) == (0, 0)
-            && taken.by != BY_PYTORCH
+            && !taken.is_by_pytorch()
             && self.allocators.iter().all(agrees)
     }
 

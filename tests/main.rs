@@ -29,6 +29,7 @@ mod holders;
 mod hostile_holders;
 #[path = "../shim/cpython/tests/support/mod.rs"]
 mod interpreters;
+mod jit;
 mod job;
 mod job_views;
 mod killed;

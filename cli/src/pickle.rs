@@ -135,6 +135,14 @@ impl<'i> Pickle<'i> {
         }
     }
 
+    /// All texts, in the order of their first use.
+    pub fn texts(&self) -> impl Iterator<Item = &'i str> {
+        self.values.iter().filter_map(|value| match value {
+            Value::Text(text) => Some(*text),
+            _ => None,
+        })
+    }
+
     pub fn boolean(&self, id: Id) -> Option<bool> {
         match *self.value(id) {
             Value::Bool(value) => Some(value),

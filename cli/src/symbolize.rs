@@ -14,6 +14,7 @@
 
 mod cache;
 mod child;
+pub mod jit;
 mod locate;
 mod note;
 
@@ -73,7 +74,7 @@ pub fn symbolize(snapshot: &mut Snapshot, places: &Places) -> Vec<Note> {
     let progress = Progress::over("looking up names", wanted.len() as u64, Unit::Of("addresses"));
     let debug_dirs = [places.debug_dirs.as_slice(), &[SYSTEM_DEBUG_DIR.into()]].concat();
     let mut reader = ChildReader::default();
-    let mut notes = Vec::new();
+    let mut notes = jit::name(snapshot, places);
     let module_of: Vec<Option<usize>> = snapshot.locations.iter().map(|location| location.module).collect();
     for group in wanted.chunk_by(|&a, &b| module_of[a] == module_of[b]) {
         let Some(module) = module_of[group[0]] else { continue };

@@ -451,9 +451,27 @@ fn snapshots_of_two_culeak_versions_are_compared_with_a_note() {
         .expect("culeak starts");
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(
-        output.status.success() && text.contains("made by culeak 0.1.0, the second by 0.2.0"),
+        output.status.success() && text.contains("made by culeak 0.1.0, the second by culeak 0.2.0"),
         "{text}"
     );
+}
+
+#[test]
+fn who_recorded_a_snapshot_of_pytorch_is_said() {
+    let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/memory_viz");
+    let by = "recorded by torch_npu, without native stacks";
+    for words in [
+        &["report", "npu.pickle"][..],
+        &["diff", "npu.pickle", "xpu.pickle", "--force"],
+        &["trend", "npu.pickle", "xpu.pickle", "neuron.pickle", "--force"],
+        &["why", "npu.pickle"],
+    ] {
+        let output = culeak(&files, words).output().expect("culeak starts");
+        let texts = [output.stdout, output.stderr].concat();
+        let text = String::from_utf8_lossy(&texts);
+        assert!(text.contains(by), "{words:?}: {text}");
+        assert!(!text.contains("--pid 0"), "{words:?}: {text}");
+    }
 }
 
 #[test]

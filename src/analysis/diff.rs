@@ -482,12 +482,21 @@ pub(crate) fn warnings(sides: [(&Snapshot, bool); 2], same_process: bool) -> Vec
     }
     if before.taken.by != after.taken.by {
         warnings.push(format!(
-            "the first snapshot was made by culeak {}, the second by {}; the rows of a function do not match if the two \
-             versions name it differently",
-            before.taken.by, after.taken.by
+            "the first snapshot was made by {}, the second by {}; the rows of a function do not match if the two \
+             name it differently",
+            maker(&before.taken),
+            maker(&after.taken)
         ));
     }
     warnings
+}
+
+/// What made a snapshot: a version of culeak, or the allocator that it is of.
+fn maker(taken: &Taken) -> String {
+    match taken.covers_allocators_only() {
+        true => taken.by.clone(),
+        false => format!("culeak {}", taken.by),
+    }
 }
 
 #[cfg(test)]

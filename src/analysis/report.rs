@@ -201,6 +201,9 @@ pub struct ProcessLine<'a> {
     /// The state is that of the moment at which a snapshot was taken.
     #[serde(skip)]
     pub is_of_snapshot: bool,
+    /// PyTorch's allocator, if it took the snapshot; else empty.
+    #[serde(skip)]
+    pub by: &'a str,
 }
 
 /// Live records that have something in common.
@@ -523,6 +526,11 @@ pub fn process_line(snapshot: &Snapshot) -> ProcessLine<'_> {
         lasted_ns: snapshot.taken.lasted_ns.unwrap_or(snapshot.taken.at_ns),
         recording: &process.recording,
         is_of_snapshot: snapshot.taken.automatic.is_some(),
+        by: if snapshot.taken.is_by_pytorch() {
+            &snapshot.taken.by
+        } else {
+            ""
+        },
     }
 }
 

@@ -90,6 +90,9 @@ pub struct Process {
     pub pid: u32,
     pub command_line: Vec<String>,
     pub ranks: std::collections::BTreeMap<String, String>,
+    /// PyTorch's allocator, if it took the snapshot; else empty.
+    #[serde(skip)]
+    pub by: String,
 }
 
 /// A device at one instant.
@@ -135,6 +138,11 @@ impl Instant {
                 pid: process.pid,
                 command_line: process.command_line.clone(),
                 ranks: process.ranks.clone(),
+                by: if taken.is_by_pytorch() {
+                    taken.by.clone()
+                } else {
+                    String::new()
+                },
             },
             at_ns: taken.at_ns,
             marks: marks.clone().count() as u64,

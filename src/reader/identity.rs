@@ -13,12 +13,17 @@ use crate::file::spool;
 use crate::format::{Header, Section, Text};
 use crate::system::Descriptor;
 
+/// The unit of start times of processes (`USER_HZ`) on x86-64 and aarch64.
+const TICK_NS: u64 = 10_000_000;
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     pub pid: u32,
     pub parent_pid: u32,
     pub host: String,
     pub started_unix_ns: u64,
+    /// When the process itself began, which may be long before its recording.
+    pub process_started_unix_ns: u64,
 }
 
 /// Reads the header of the recording at `path`, and the text section for the name of the host.
@@ -32,11 +37,16 @@ pub fn identity(path: &Path) -> Result<Identity, ReadError> {
     let host: Text = header.field(offset_of!(Header, host));
     let start = host.offset as usize;
     let host = texts.bytes.get(start..start + host.bytes as usize);
+    let started_unix_ns: u64 = header.field(offset_of!(Header, started_unix_ns));
+    let ticks: u64 = header.field(offset_of!(Header, process_start_ticks));
+    let since_boot: u64 = header.field(offset_of!(Header, started_monotonic_ns));
+    let before = since_boot.saturating_sub(ticks.saturating_mul(TICK_NS));
     Ok(Identity {
         pid: header.field(offset_of!(Header, pid)),
         parent_pid: header.field(offset_of!(Header, parent_pid)),
         host: String::from_utf8_lossy(host.unwrap_or_default()).into_owned(),
-        started_unix_ns: header.field(offset_of!(Header, started_unix_ns)),
+        started_unix_ns,
+        process_started_unix_ns: started_unix_ns.saturating_sub(before),
     })
 }
 

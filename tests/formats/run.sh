@@ -6,10 +6,11 @@
 #
 #     tests/formats/run.sh [PATH_OF_CULEAK]
 #     tests/formats/run.sh PATH_OF_CULEAK PYTHON      also PyTorch's tools: PYTHON must be able to import torch
+#     tests/formats/run.sh PATH_OF_CULEAK "" VIZ      also PyTorch's page: VIZ is torch/utils/viz of its sources
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/../.."
 culeak=$(realpath "${1:-${CARGO_TARGET_DIR:-target}/debug/culeak}")
-with_torch=${2:-}
+with_torch=${2:-} viz=${3:-}
 readers="${CARGO_TARGET_DIR:-target}/formats-readers"
 
 if ! go tool -n pprof >/dev/null 2>&1; then
@@ -38,4 +39,7 @@ CULEAK_SAMPLES=$folder cargo test --quiet --locked -p culeak-cli --features full
 "$readers/bin/python" -B tests/formats/viewers.py "$culeak" "$folder" "$(realpath "$viewers")" "$(command -v chromium)"
 if [ -n "$with_torch" ]; then
     "$with_torch" -B tests/formats/torch_claims.py "$culeak" "$folder"
+fi
+if [ -n "$viz" ]; then
+    PATH=$(realpath "$readers/bin"):$PATH LD_LIBRARY_PATH=$("$culeak" shim-path --fake-driver) node tests/formats/memory_viz.mjs "$culeak" "$viz"
 fi

@@ -50,6 +50,7 @@ const TARGETS: &[Target] = &[
     memory::CORE,
     memory::PYTHON,
     module::MODULE,
+    module::GENERATED,
 ];
 
 thread_local! {

@@ -1,4 +1,4 @@
-//! Files of programs and libraries: their symbols and debug information, and their static variables.
+//! Files of programs and libraries: their symbols and debug information, and their static variables; and names of generated code.
 
 use std::fs;
 use std::io;
@@ -14,6 +14,7 @@ use culeak_holders::source::{Region, Source, Thread};
 use super::mutate::{Form, pack, unpack};
 use super::{TOLERATED, Target};
 use crate::symbolize;
+use crate::symbolize::jit::{Names, tests::dump};
 
 pub const MODULE: Target = Target {
     name: "module",
@@ -41,6 +42,26 @@ pub const MODULE: Target = Target {
             .iter()
             .map(|options| pack(&compiled(folder, options)))
             .collect()
+    },
+};
+
+/// A map or a dump for perf.
+pub const GENERATED: Target = Target {
+    name: "generated",
+    form: Form::Text,
+    begin: |_| {
+        Box::new(|input| {
+            let mut names = Names::of((0x1000..0x2000).step_by(8));
+            let read = match input {
+                [b'D', ..] => names.read_dump(input, 7),
+                _ => names.read_map(input),
+            };
+            read.is_ok() && names.get(0x1008).is_some()
+        })
+    },
+    seeds: |_| {
+        let map = b"1000 10 void Main()\n0x1008 0x100 Lcom/App;::step\n".to_vec();
+        vec![map, dump(0, 16 + 40 + 13 + 4)]
     },
 };
 

@@ -6,6 +6,8 @@
 //!   no blocks known                    → one block
 //! live records, in order of time       → device_traces: segment_alloc, alloc
 //!   or all events, if they were logged → also frees and failed requests (trace.rs)
+//! phases and marks                     → external_annotations
+//! settings of PyTorch's allocator      → allocator_settings
 //! ```
 //!
 //! So the viewer shows any program's memory as it shows PyTorch's: the blocks of each segment, with their stacks. Without an
@@ -21,6 +23,7 @@ use culeak::analysis::lives;
 use culeak::analysis::profile::{Options, Profile};
 use culeak::analysis::report::Tally;
 use culeak::analysis::site::CallStacks;
+use culeak::analysis::whatif::{VARIABLE, settings_of};
 use culeak::analysis::words;
 use culeak::kind::Kind;
 use culeak::point::Point;
@@ -39,7 +42,7 @@ use crate::text::parts::tally;
 mod layout;
 mod trace;
 
-use layout::{Layout, Segment, bytes, requested, stream};
+use layout::{Layout, Segment, bytes, pool, requested, stream};
 use trace::{Action, Entry, Path, Traces};
 
 /// PyTorch's limit between small and large segments.
@@ -130,6 +133,13 @@ struct Document<'p, 'a> {
     traces: Option<Traces>,
 }
 
+/// The begin or the end of a phase, or a mark.
+struct Annotation<'p> {
+    stage: &'static str,
+    name: &'p str,
+    time_ns: u64,
+}
+
 /// A part of a segment, in use or free.
 struct Piece {
     start: u64,
@@ -169,11 +179,55 @@ impl Document<'_, '_> {
         })?;
         pickler.word("allocator_settings")?;
         pickler.begin();
+        let snapshot = self.profile.snapshot;
+        match settings_of(snapshot).0 {
+            // The name of the variable tells snapshots of other devices from those of CUDA's memory.
+            Some((name, settings)) if snapshot.taken.is_by_pytorch() => pickler.text_entry(name, settings)?,
+            _ if snapshot.taken.is_by_pytorch() => {}
+            settings => pickler.text_entry(VARIABLE, settings.map_or("", |(_, settings)| settings))?,
+        }
         pickler.end();
         pickler.word("external_annotations")?;
-        pickler.list(std::iter::empty::<()>(), |_, ()| Ok(()))?;
+        pickler.list(self.annotations().into_iter(), |pickler, annotation| {
+            pickler.begin();
+            pickler.word_entry("stage", annotation.stage)?;
+            pickler.text_entry("name", annotation.name)?;
+            pickler.entry("device", 0)?;
+            pickler.entry("time_us", self.time_us(annotation.time_ns))?;
+            pickler.end();
+            Ok(())
+        })?;
         pickler.end();
         pickler.finish()
+    }
+
+    /// Phases and marks, in order of time. A mark has no end, as in PyTorch's own files if the program ended within a phase.
+    fn annotations(&self) -> Vec<Annotation<'_>> {
+        let snapshot = self.profile.snapshot;
+        let begins = snapshot
+            .phases
+            .iter()
+            .map(|phase| ("START", phase.name.as_str(), Some(phase.begin_ns)));
+        let ends = snapshot
+            .phases
+            .iter()
+            .map(|phase| ("END", phase.name.as_str(), phase.end_ns));
+        let marks = snapshot
+            .marks
+            .iter()
+            .map(|mark| ("START", mark.name.as_str(), Some(mark.time_ns)));
+        let all = begins.chain(ends).chain(marks);
+        let known = all.filter_map(|(stage, name, time_ns)| {
+            let time_ns = time_ns?;
+            Some(Annotation { stage, name, time_ns })
+        });
+        let mut annotations: Vec<Annotation> = known.collect();
+        annotations.sort_by_key(|annotation| annotation.time_ns);
+        annotations
+    }
+
+    fn time_us(&self, time_ns: u64) -> u64 {
+        self.profile.snapshot.process.started_unix_ns.saturating_add(time_ns) / 1000
     }
 
     fn segment(&self, pickler: &mut Pickler, segment: &Segment) -> io::Result<()> {
@@ -192,10 +246,13 @@ impl Document<'_, '_> {
         pickler.entry("allocated_size", used)?;
         pickler.entry("active_size", used)?;
         pickler.entry("requested_size", requested)?;
-        pickler.entry("stream", stream(&allocation))?;
+        let pool = pool(&allocation, self.profile.snapshot);
+        // The envelope of a pool is that of its blocks with the same stream, and the log has none.
+        let is_one = pool != (0, 0) && self.traces.is_some();
+        pickler.entry("stream", if is_one { 0 } else { stream(&allocation) })?;
         pickler.word_entry("segment_type", if size <= SMALL { "small" } else { "large" })?;
         pickler.word("segment_pool_id")?;
-        pickler.pair(0, 0);
+        pickler.pair(pool.0, pool.1);
         pickler.word("is_expandable")?;
         pickler.boolean(allocation.kind == Kind::Mapping);
         pickler.word("frames")?;
@@ -289,17 +346,20 @@ impl Document<'_, '_> {
         Ok(())
     }
 
-    /// The events that made the live records of a device, in order of time; a segment comes before its blocks.
+    /// The events that made the live records of a device, in order of time; a segment comes before its blocks. What PyTorch's history does
+    /// not contain is left out: to the viewer, it was there before.
     fn trace(&self, ordinal: u16) -> Vec<Entry> {
         let layout = &self.layout;
-        let entry = |record: u32, path: u32, action: Action, time_ns: u64| {
-            let allocation = layout.record(record);
+        let covers_allocators_only = self.profile.snapshot.taken.covers_allocators_only();
+        let is_timed = |record: u32| layout.record(record).time_ns > 0 || !covers_allocators_only;
+        let entry = |segment: &Segment, record: u32, path: u32, action: Action, time_ns: u64| {
+            let (allocation, first) = (layout.record(record), layout.record(layout.first(segment).record));
             Entry {
                 time_ns,
                 action,
                 address: allocation.address,
                 size: bytes(&allocation),
-                stream: stream(&allocation),
+                stream: stream(&first),
                 stack: Path::OfProfile(path),
             }
         };
@@ -309,18 +369,20 @@ impl Document<'_, '_> {
             .iter()
             .filter(|segment| segment.ordinal == Some(ordinal))
         {
-            trace.extend(layout.parts_of(segment).iter().map(|part| {
+            let parts = layout.parts_of(segment).iter().filter(|part| is_timed(part.record));
+            trace.extend(parts.map(|part| {
                 let allocation = layout.record(part.record);
                 let action = match allocation.kind {
                     Kind::Mapping => Action::SegmentMap,
                     _ => Action::SegmentAlloc,
                 };
-                entry(part.record, part.path, action, allocation.time_ns)
+                entry(segment, part.record, part.path, action, allocation.time_ns)
             }));
-            trace.extend(layout.held(segment).map(|(record, path)| {
+            let held = layout.held(segment).filter(|&(record, _)| is_timed(record));
+            trace.extend(held.map(|(record, path)| {
                 let block = layout.record(record);
                 let time_ns = block.time_ns.max(layout.mapped_at(segment, block.address));
-                entry(record, path, Action::Alloc, time_ns)
+                entry(segment, record, path, Action::Alloc, time_ns)
             }));
         }
         // The sort is stable: a segment stays before a block with the same time.
@@ -329,7 +391,6 @@ impl Document<'_, '_> {
     }
 
     fn entry(&self, pickler: &mut Pickler, entry: &Entry) -> io::Result<()> {
-        let began = self.profile.snapshot.process.started_unix_ns;
         pickler.begin();
         pickler.word_entry("action", entry.action.name())?;
         if entry.action == Action::OutOfMemory {
@@ -340,7 +401,7 @@ impl Document<'_, '_> {
         }
         pickler.entry("size", entry.size)?;
         pickler.entry("stream", entry.stream)?;
-        pickler.entry("time_us", began.saturating_add(entry.time_ns) / 1000)?;
+        pickler.entry("time_us", self.time_us(entry.time_ns))?;
         pickler.word("frames")?;
         let known = &self.profile.path_of;
         let path = match entry.stack {

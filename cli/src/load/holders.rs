@@ -28,7 +28,7 @@ use culeak::analysis::report::shell_word;
 use culeak::analysis::site::CallStacks;
 use culeak::kind::{self, Kind};
 use culeak::snapshot::{
-    Allocation, Class, HolderPath, Holders, Process, ProcessState, RootKind, Snapshot, change_retained,
+    Allocation, BY_PYTORCH, Class, HolderPath, Holders, Process, ProcessState, RootKind, Snapshot, change_retained,
 };
 use culeak_holders::copy::Image;
 use culeak_holders::source::core::Core;
@@ -165,6 +165,16 @@ pub fn of_place(item: &mut Loaded, place: &Place, host: bool) -> Result<(), Fail
 /// Why a snapshot has no holders, and how to get them.
 pub fn not_searched(item: &Loaded) -> String {
     let source = &item.source;
+    let by = &item.snapshot.taken.by;
+    if item.snapshot.taken.is_by_pytorch() {
+        let where_else = match by.as_str() {
+            BY_PYTORCH => {
+                "run the program with `culeak run --why -- PROGRAM`, or search while it runs: `culeak why PID`"
+            }
+            _ => "culeak searches programs that use CUDA",
+        };
+        return format!("{source}: recorded by {by}, which does not search for what holds memory; {where_else}");
+    }
     match item.snapshot.process.state {
         // A snapshot may be older than the end of its process.
         ProcessState::Running if still_runs(&item.snapshot.process) => {

@@ -4,9 +4,13 @@
 //! segment                     → device memory, allocated by PyTorch's caching allocator
 //!   is_expandable             → the same as physical memory, and its mapping
 //!   block, active_allocated   → tensor, with its stack if PyTorch recorded one
-//! device_traces: alloc        → time of that tensor's allocation
+//! device_traces: alloc        → time of that tensor's allocation, and what the program said about it, as a frame
+//!                annotate     → what the program said about it later
 //!                oom          → a failed request
+//! external_annotations        → marks
 //! ```
+//!
+//! The allocators of PyTorch for other devices write the same format. [`Reader::package`] recognizes them.
 //!
 //! PyTorch does not record the memory of other libraries, the process, its peak, or the allocation time of blocks that have
 //! left its history; a report of such a file says so. A freed block that waits for a stream is not a tensor; it counts as
@@ -20,16 +24,39 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use culeak::analysis::whatif::VARIABLE;
 use culeak::kind::Kind;
 use culeak::snapshot::{
-    Allocation, Allocator, BY_PYTORCH, Call, Counter, Device, Failed, Gathering, Language, Location, Mark, Process,
+    Allocation, Allocator, BY_BACKENDS, BY_PYTORCH, Call, Counter, Device, Gathering, Language, Location, Process,
     Snapshot, Stack, Stream, Symbol, Taken, Thread,
 };
 
 use crate::pickle::{self, Id, Pickle};
 
+mod history;
+
+use history::History;
+
 /// The innermost frame of a segment's stack, since Python's frames alone do not show that the allocator holds the memory.
 pub(super) const CACHE: &str = "c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::(a segment)";
-/// `CUDA_ERROR_OUT_OF_MEMORY`.
-const OUT_OF_MEMORY: i32 = 2;
+/// The variable with the settings of the allocators for all devices; that for CUDA has [`VARIABLE`].
+const ANY_DEVICE: &str = "PYTORCH_ALLOC_CONF";
+/// Packages with an allocator of their own, its name, and texts that only their snapshots contain.
+const PACKAGES: [(&str, &str, &[&str]); 3] = [
+    (BY_BACKENDS[0], "XPUCachingAllocator", &["c10::xpu::", "/torch/xpu/"]),
+    (
+        BY_BACKENDS[1],
+        "NPUCachingAllocator",
+        &[
+            "c10_npu::",
+            "/torch_npu/",
+            "PYTORCH_NPU_ALLOC_CONF",
+            "workspace_snapshot",
+        ],
+    ),
+    (
+        BY_BACKENDS[2],
+        "NeuronCachingAllocator",
+        &["/torch_neuronx/", "NeuronCachingAllocator"],
+    ),
+];
 /// More GPUs than any machine has; a higher ordinal means a damaged file.
 const DEVICES: u64 = 1024;
 
@@ -51,6 +78,8 @@ pub fn read(bytes: &[u8], shown: &str) -> Result<Snapshot, String> {
         lists: HashMap::new(),
         cache: None,
         cached: HashMap::new(),
+        package: None,
+        labelled: 0,
     };
     reader.all()?;
     Ok(reader.finish())
@@ -72,12 +101,10 @@ struct Reader<'p, 'i> {
     /// The location of the caching allocator, and its stacks by the stack that called it.
     cache: Option<usize>,
     cached: HashMap<Option<Id>, usize>,
-}
-
-/// One event of PyTorch's history.
-struct Event {
-    address: u64,
-    time_us: u64,
+    /// The package of the allocator, if its memory is not CUDA's.
+    package: Option<&'static str>,
+    /// Frames of stacks with labels.
+    labelled: usize,
 }
 
 impl<'i> Reader<'_, 'i> {
@@ -97,10 +124,13 @@ impl<'i> Reader<'_, 'i> {
         };
         // It decides about the size of pages.
         let settings = self.pickle.get(root, "allocator_settings");
-        if let Some(text) = settings.and_then(|settings| self.text(settings, VARIABLE)) {
-            let ranks = &mut self.snapshot.process.ranks;
-            ranks.insert(VARIABLE.to_owned(), shortened(text));
+        for variable in [VARIABLE, ANY_DEVICE] {
+            if let Some(text) = settings.and_then(|settings| self.text(settings, variable)) {
+                let ranks = &mut self.snapshot.process.ranks;
+                ranks.insert(variable.to_owned(), shortened(text));
+            }
         }
+        self.package = self.package(settings);
         let made = self.history(traces)?;
         if let Some(annotations) = self.pickle.get(root, "external_annotations") {
             self.annotations(annotations)?;
@@ -142,6 +172,27 @@ impl<'i> Reader<'_, 'i> {
         self.pickle.text(self.pickle.get(record, name)?)
     }
 
+    /// The package that took the snapshot, which the format does not name; `None`: PyTorch's own, of CUDA's memory.
+    fn package(&self, settings: Option<Id>) -> Option<&'static str> {
+        let has = |name| settings.is_some_and(|settings| self.pickle.get(settings, name).is_some());
+        match (has(VARIABLE), has(ANY_DEVICE)) {
+            (true, _) => None,
+            (_, true) => Some(PACKAGES[0].0),
+            _ => self.pickle.texts().find_map(|text| {
+                let is_of = |part: &&str| text.contains(part);
+                PACKAGES
+                    .iter()
+                    .find(|(_, _, parts)| parts.iter().any(is_of))
+                    .map(|package| package.0)
+            }),
+        }
+    }
+
+    fn allocator(&self) -> &'static str {
+        let found = PACKAGES.iter().find(|package| Some(package.0) == self.package);
+        found.map_or("CUDACachingAllocator", |package| package.1)
+    }
+
     fn device(&mut self, ordinal: u64) -> Result<usize, String> {
         if ordinal >= DEVICES {
             return Err(format!("a damaged memory snapshot: it names GPU {ordinal}"));
@@ -157,80 +208,7 @@ impl<'i> Reader<'_, 'i> {
         }))
     }
 
-    /// Converts a time of day to the snapshot's clock; call it after all events have been read.
-    fn since_the_first(&self, time_ns: u64) -> u64 {
-        time_ns.saturating_sub(self.snapshot.process.started_unix_ns)
-    }
-
-    /// The time of the last allocation at an address, by device and address.
-    fn history(&mut self, traces: Option<Id>) -> Result<HashMap<(u64, u64), u64>, String> {
-        let mut made = HashMap::new();
-        let Some(traces) = traces else { return Ok(made) };
-        for (ordinal, trace) in (0..).zip(self.list(traces, "device_traces")?) {
-            for entry in self.list(trace, "device_trace")? {
-                self.once(entry, "trace entry")?;
-                let Some(event) = self.event(entry) else { continue };
-                match self.text(entry, "action") {
-                    Some("alloc") => drop(made.insert((ordinal, event.address), event.time_us)),
-                    Some("oom") => self.failed(entry, ordinal, event.time_us)?,
-                    _ => {}
-                }
-            }
-        }
-        Ok(made)
-    }
-
-    /// `None` for events of old releases, which have no time.
-    fn event(&mut self, entry: Id) -> Option<Event> {
-        let time_us = self.number(entry, "time_us")?;
-        let taken = &mut self.snapshot.taken;
-        // A time of day; `finish` subtracts the first.
-        let ns = time_us.saturating_mul(1000);
-        taken.at_unix_ns = taken.at_unix_ns.max(ns);
-        let started = &mut self.snapshot.process.started_unix_ns;
-        *started = if *started == 0 { ns } else { ns.min(*started) };
-        Some(Event {
-            address: self.number(entry, "addr").unwrap_or(0),
-            time_us,
-        })
-    }
-
-    fn failed(&mut self, entry: Id, ordinal: u64, time_us: u64) -> Result<(), String> {
-        let device = Some(self.device(ordinal)?);
-        let stack = self.stack_of(entry)?;
-        let bytes = self.number(entry, "size").unwrap_or(0);
-        let time = time_us.saturating_mul(1000);
-        self.snapshot.failed.push(Failed {
-            bytes,
-            count: 1,
-            kind: Kind::Tensor,
-            api: "CUDACachingAllocator".to_owned(),
-            device,
-            error: OUT_OF_MEMORY,
-            thread: 0,
-            stack,
-            first_ns: time,
-            last_ns: time,
-        });
-        Ok(())
-    }
-
-    fn annotations(&mut self, annotations: Id) -> Result<(), String> {
-        for entry in self.list(annotations, "external_annotations")? {
-            self.once(entry, "annotation")?;
-            let begins = self.text(entry, "stage") == Some("START");
-            if let (true, Some(name), Some(event)) = (begins, self.text(entry, "name"), self.event(entry)) {
-                self.snapshot.marks.push(Mark {
-                    time_ns: event.time_us.saturating_mul(1000),
-                    name: name.to_owned(),
-                    thread: 0,
-                });
-            }
-        }
-        Ok(())
-    }
-
-    fn segment(&mut self, segment: Id, made: &HashMap<(u64, u64), u64>) -> Result<(), String> {
+    fn segment(&mut self, segment: Id, made: &History) -> Result<(), String> {
         self.once(segment, "segment")?;
         let ordinal = self.number(segment, "device").unwrap_or(0);
         let device = self.device(ordinal)?;
@@ -244,7 +222,7 @@ impl<'i> Reader<'_, 'i> {
         let call = Call {
             stream: Some(stream),
             pool: self.pool(segment),
-            ..Call::new(Kind::Device, "CUDACachingAllocator", Some(device), 0)
+            ..Call::new(Kind::Device, self.allocator(), Some(device), 0)
         };
         let tensor = Call {
             kind: Kind::Tensor,
@@ -270,26 +248,34 @@ impl<'i> Reader<'_, 'i> {
         let blocks = self.pickle.get(segment, "blocks");
         let blocks = blocks.ok_or("a damaged memory snapshot: a segment without `blocks`")?;
         for block in self.list(blocks, "blocks")? {
-            self.once(block, "block")?;
-            let size = self.needed(block, "size", "block")?;
-            // Blocks fill their segment in order; only newer releases write their addresses.
-            let address = self.number(block, "address").unwrap_or(at);
-            at = address.saturating_add(size);
-            if self.text(block, "state") != Some("active_allocated") {
-                continue;
-            }
-            let stack = self.stack_of(block)?;
-            let time = made.get(&(ordinal, address)).copied();
-            self.gathering.add(Allocation {
-                address,
-                bytes: size,
-                requested: self.number(block, "requested_size").unwrap_or(size),
-                time_ns: time.map_or(0, |time| self.since_the_first(time.saturating_mul(1000))),
-                stack,
-                call: &tensor,
-            });
+            at = self.block(block, at, &tensor, ordinal, made)?;
         }
         Ok(())
+    }
+
+    /// A block that begins here, as releases that write no addresses have it; returns where the next one does.
+    fn block(&mut self, block: Id, at: u64, tensor: &Call, ordinal: u64, made: &History) -> Result<u64, String> {
+        self.once(block, "block")?;
+        let size = self.needed(block, "size", "block")?;
+        let address = self.number(block, "address").unwrap_or(at);
+        let end = address.saturating_add(size);
+        if self.text(block, "state") != Some("active_allocated") {
+            return Ok(end);
+        }
+        let known = made.get(&(ordinal, address));
+        let stack = match known.map_or(&[][..], |made| made.labels.as_slice()) {
+            [] => self.stack_of(block)?,
+            labels => self.labelled(block, labels)?,
+        };
+        self.gathering.add(Allocation {
+            address,
+            bytes: size,
+            requested: self.number(block, "requested_size").unwrap_or(size),
+            time_ns: known.map_or(0, |made| self.since_the_first(made.time_us.saturating_mul(1000))),
+            stack,
+            call: tensor,
+        });
+        Ok(end)
     }
 
     /// The pool of a segment; 0: that of all requests outside private pools.
@@ -395,6 +381,16 @@ impl<'i> Reader<'_, 'i> {
             since(&mut failed.last_ns);
         }
         snapshot.allocations = self.gathering.finish();
+        if let Some(package) = self.package {
+            let is_native =
+                |location: &Location| location.language.is_native() && location.symbols[0].function != CACHE;
+            let with = if snapshot.locations.iter().any(is_native) {
+                "with"
+            } else {
+                "without"
+            };
+            snapshot.taken.by = format!("{package}, {with} native stacks");
+        }
         sum_up(snapshot);
         self.snapshot
     }

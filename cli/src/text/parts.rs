@@ -238,7 +238,10 @@ pub fn command(command_line: &[String], executable: &str) -> String {
 /// `4711 python train.py, RANK 3, on node7, exited after 12 s`.
 pub fn process(process: &ProcessLine) -> String {
     let command = command(process.command_line, process.executable);
-    let mut text = format!("{} {}", process.pid, columns::start_of(&command, 60));
+    let mut text = match process.by {
+        "" => format!("{} {}", process.pid, columns::start_of(&command, 60)),
+        by => format!("{}, recorded by {}", Escaped(process.recording), Escaped(by)),
+    };
     for (variable, value) in process.ranks {
         text.push_str(&format!(", {} {}", Escaped(variable), Escaped(value)));
     }

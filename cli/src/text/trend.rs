@@ -51,12 +51,11 @@ fn process(span: &ProcessSpan) -> String {
     let ranks = process.ranks.iter().map(|(name, value)| format!(", {name} {value}"));
     let end = if span.finished { ", the last one at exit" } else { "" };
     let (words, snapshots) = (process.command_line.join(" "), counted(span.points, "snapshot"));
-    let text = format!(
-        "{} {words} on {}{}: {snapshots}{end}",
-        process.pid,
-        process.host,
-        ranks.collect::<String>()
-    );
+    let what = match process.by.as_str() {
+        "" => format!("{} {words} on {}", process.pid, process.host),
+        by => format!("recorded by {by}"),
+    };
+    let text = format!("{what}{}: {snapshots}{end}", ranks.collect::<String>());
     Escaped(&text).to_string()
 }
 
@@ -292,6 +291,7 @@ fn next(trend: &Trend, selected: &str) -> Option<String> {
     let process = &trend.processes[trend.processes.len() - 1];
     let word = culeak::analysis::report::shell_word;
     match (trend.too_few, trend.is_growing()) {
+        (true, _) if !process.process.by.is_empty() => None,
         (true, _) if !process.finished => Some(format!(
             "culeak trend --pid {} --every 30s --for 10m",
             process.process.pid

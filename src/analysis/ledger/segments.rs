@@ -30,7 +30,7 @@ use crate::analysis::whatif::settings_of;
 use crate::kind::Kind;
 use crate::point::Point;
 use crate::snapshot::allocations::stack_of;
-use crate::snapshot::{BY_PYTORCH, Failed, Snapshot};
+use crate::snapshot::{Failed, Snapshot};
 
 /// The value of [`Segments::format`].
 pub const FORMAT: &str = "culeak-segments";
@@ -206,7 +206,7 @@ impl<'a> Segments<'a> {
 
 /// Of the segments in PyTorch's own snapshots.
 fn private_pools(snapshot: &Snapshot) -> HashMap<u64, bool> {
-    let rows = snapshot.allocations.iter().filter(|_| snapshot.taken.by == BY_PYTORCH);
+    let rows = snapshot.allocations.iter().filter(|_| snapshot.taken.is_by_pytorch());
     rows.filter(|row| row.kind != Kind::Tensor)
         .filter_map(|row| Some((row.address, row.call.pool? != 0)))
         .collect()
@@ -391,14 +391,14 @@ impl<'a> Builder<'_, 'a> {
         let rows = self.snapshot.allocations.iter();
         let blocks = rows.filter(|row| row.kind == Kind::Tensor && row.device == Some(device) && owner == "PyTorch");
         let rounding = blocks.map(|row| row.bytes.saturating_sub(row.requested)).sum();
-        (self.snapshot.taken.by == BY_PYTORCH).then_some(rounding)
+        (self.snapshot.taken.is_by_pytorch()).then_some(rounding)
     }
 
     /// What was in the way of the request for which the input was taken.
     fn failed(&self, device: usize, owner: &str, ranges: &[Range<'a>]) -> Option<Unfit> {
         let (snapshot, automatic) = (self.snapshot, self.snapshot.taken.automatic.as_ref());
         let of_pytorch = || {
-            let is_last = snapshot.taken.by == BY_PYTORCH;
+            let is_last = snapshot.taken.is_by_pytorch();
             snapshot
                 .failed
                 .iter()
@@ -408,7 +408,7 @@ impl<'a> Builder<'_, 'a> {
         let failed = automatic.and_then(|automatic| snapshot.failed.get(automatic.failed?));
         // A call of the program itself was no request to an allocator.
         let is_of_owner = |kind: Kind| match owner {
-            "PyTorch" => kind == Kind::Tensor || snapshot.taken.by == BY_PYTORCH,
+            "PyTorch" => kind == Kind::Tensor || snapshot.taken.is_by_pytorch(),
             _ => matches!(kind, Kind::Buffer | Kind::Block),
         };
         let is_here = |failed: &&Failed| {

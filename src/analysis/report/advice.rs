@@ -4,7 +4,7 @@ use super::*;
 use crate::analysis::opaque::recording_command;
 use crate::analysis::whatif::ignored_setting;
 use crate::analysis::words::{count, plural, quoted};
-use crate::snapshot::{BY_PYTORCH, EndOf};
+use crate::snapshot::EndOf;
 
 /// What the recording lacks, and settings that had no effect.
 pub fn losses(snapshot: &Snapshot) -> Vec<String> {
@@ -84,7 +84,7 @@ pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals, groups: &Groups) ->
     let mut warnings = losses(snapshot);
     match snapshot.process.state {
         ProcessState::Ended if totals.held.total().count > 0 => warnings.extend(ended_early(snapshot)),
-        _ if snapshot.taken.by == BY_PYTORCH => warnings.push(
+        _ if snapshot.taken.is_by_pytorch() => warnings.push(
             "this snapshot shows PyTorch's allocator only: it lacks the memory of other libraries, the peak, and freed memory"
                 .to_owned(),
         ),

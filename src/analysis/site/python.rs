@@ -54,9 +54,16 @@ fn in_standard_library(file: &str) -> bool {
 }
 
 /// Code that a program generated: `<frozen runpy>`, `<eval_with_key>.7`, output of `torch.compile`. Some names in
-/// brackets are the user's: a command line, a prompt, a notebook cell.
+/// brackets are the user's: a command line, a prompt, a notebook cell; and what the program said about memory (in snapshots of PyTorch).
 fn generated(file: &str) -> bool {
-    let typed = ["<string>", "<stdin>", "<ipython-input-", "<python-input-", "<console>"];
+    let typed = [
+        "<string>",
+        "<stdin>",
+        "<ipython-input-",
+        "<python-input-",
+        "<console>",
+        "<metadata>",
+    ];
     (file.starts_with('<') && !typed.iter().any(|start| file.starts_with(start))) || file.contains("/torchinductor_")
 }
 

@@ -52,6 +52,7 @@ fn summaries_of(values: &[(u64, u64)], times: &[u64]) -> Vec<Summary> {
                 pid: 4711,
                 command_line: Vec::new(),
                 ranks: BTreeMap::new(),
+                by: String::new(),
             },
             at_ns,
             objects_known: true,

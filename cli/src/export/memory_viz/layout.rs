@@ -259,6 +259,14 @@ pub fn addresses(allocation: &Allocation) -> Option<(u64, u64)> {
     Some((allocation.address, allocation.address.checked_add(bytes)?))
 }
 
+/// The id of a private pool, as PyTorch writes it: of a segment in PyTorch's own snapshots, or of memory that the program allocated in a pool
+/// that it made. The viewer draws an envelope around its blocks.
+pub fn pool(allocation: &Allocation, snapshot: &Snapshot) -> (u64, u64) {
+    let is_pool = snapshot.taken.covers_allocators_only() || allocation.kind == Kind::Async;
+    let id = allocation.pool.filter(|_| is_pool).unwrap_or(0);
+    (id >> 32, id & u64::from(u32::MAX))
+}
+
 pub fn stream(allocation: &Allocation) -> u64 {
     match allocation.stream {
         // CUDA's handles of its default streams.

@@ -8,6 +8,8 @@ use culeak::analysis::site::CallStacks;
 use super::*;
 use crate::pickle::write::{Pickler, Sort};
 
+mod files;
+
 const MIB: u64 = 1 << 20;
 
 /// A snapshot as PyTorch writes it: a segment of 20 MiB with a tensor of 4 MiB, a freed block that waits for a stream, and room.

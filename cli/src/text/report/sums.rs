@@ -228,6 +228,11 @@ fn source(report: &Report) -> Option<Sum> {
             "PyTorch's allocator, in {}; it records no peak, no process and no frees",
             Escaped(report.process.recording)
         ),
+        ref by if report.taken.is_by_pytorch() => format!(
+            "recorded by {}, in {}; it records no peak, no process and no frees",
+            Escaped(by),
+            Escaped(report.process.recording)
+        ),
         ref by if by == BY_READING => {
             "the live blocks of the allocators of PyTorch, JAX, CuPy, numba and RMM, read in the process".to_owned()
         }
@@ -318,7 +323,7 @@ fn peak_sites(peak: &Peak) -> Vec<String> {
 
 /// PyTorch's own snapshots lack what only the recorder knows.
 fn is_from_pytorch(report: &Report) -> bool {
-    report.taken.by == BY_PYTORCH
+    report.taken.is_by_pytorch()
 }
 
 fn marks(report: &Report) -> Option<Sum> {
