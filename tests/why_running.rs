@@ -129,12 +129,7 @@ fn the_host_memory_of_holders_is_what_is_freed_with_them() {
         .collect();
     assert!(names[0].starts_with("__main__.history"), "{names:?}");
     let of = &why["search"]["host"];
-    let all = of.as_object().expect("parts").iter();
-    let parts: u64 = all
-        .filter(|(name, _)| *name != "resident_bytes")
-        .filter_map(|(_, bytes)| bytes.as_u64())
-        .sum();
-    assert_eq!(of["resident_bytes"].as_u64(), Some(parts));
+    expect_parts_of_resident(of);
     let in_use = of["malloc_bytes"].as_u64().unwrap_or(0) + of["python_bytes"].as_u64().unwrap_or(0);
     assert!(in_use > 80_000_000, "{of}");
     let by_type = |name: &str| {
@@ -166,6 +161,15 @@ fn the_host_memory_of_holders_is_what_is_freed_with_them() {
     victim.quit();
 }
 
+fn expect_parts_of_resident(host: &Value) {
+    let all = host.as_object().expect("parts").iter();
+    let parts: u64 = all
+        .filter(|(name, _)| *name != "resident_bytes")
+        .filter_map(|(_, bytes)| bytes.as_u64())
+        .sum();
+    assert_eq!(host["resident_bytes"].as_u64(), Some(parts), "{host}");
+}
+
 #[test]
 fn a_process_of_which_no_block_is_known_is_asked_for_its_host_memory() {
     let script = "kept = [b'x' * size for size in [10_000] * 3000]\nprint(0, 0)\nprint('ready', flush=True)\ninput()";
@@ -187,7 +191,9 @@ fn a_process_of_which_no_block_is_known_is_asked_for_its_host_memory() {
             String::from_utf8_lossy(&output.stderr),
         );
         assert!(
-            text.contains("no GPU memory is known to be held") && text.contains("__main__.kept (list of 3000)"),
+            text.contains("no GPU memory is known to be held")
+                && text.contains(&format!("next: culeak why {pid} --host --by type"))
+                && text.contains("__main__.kept (list of 3000)"),
             "{text}{said}"
         );
         assert!(said.contains("its GPU memory is not known"), "{said}");

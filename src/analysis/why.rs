@@ -464,6 +464,7 @@ fn next(
     let mut rows = origins.iter().flat_map(|origin| &origin.holders);
     let Some(first) = rows.clone().next() else {
         return match snapshot.process.recording.is_empty() {
+            _ if options.host => format!("{why} --host --by type"),
             true => format!("culeak report {source}"),
             false => format!("culeak report {source} --by stack"),
         };

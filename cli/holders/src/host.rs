@@ -120,12 +120,9 @@ fn types(searched: &mut Findings) -> (Vec<HostRow>, Used) {
                 match are_objects {
                     true => sums.object(searched, chunk),
                     false => {
-                        let is_driver = searched.native.chunk(copy, chunk.start).is_none();
-                        let size = || words::bytes(chunk.bytes.next_power_of_two());
-                        let name = if is_driver {
-                            "(the CUDA driver)".to_owned()
-                        } else {
-                            format!("(no type, up to {})", size())
+                        let name = match searched.native.chunk(copy, chunk.start) {
+                            None => "(the CUDA driver)".to_owned(),
+                            Some(_) => format!("(no type, up to {})", words::bytes(chunk.bytes.next_power_of_two())),
                         };
                         sums.add(&searched.native, chunk, &name, 1);
                     }
@@ -166,33 +163,30 @@ impl Sums<'_, '_> {
         let bytes = native.resident(&chunk);
         let used = self.used.entry(owner).or_default();
         *used = (used.0 + bytes, used.1 + 1);
-        if !self.types.contains_key(name) {
-            self.types.insert(name.to_owned(), (0, 0));
-        }
-        if let Some(of) = self.types.get_mut(name) {
-            *of = (of.0 + bytes, of.1 + count);
-        }
+        let of = self.types.entry(name.to_owned()).or_default();
+        *of = (of.0 + bytes, of.1 + count);
     }
 
     /// Adds a chunk that contains an object of Python or C++ with the chunks that are the object's.
     fn object(&mut self, searched: &mut Findings, chunk: Chunk) {
         let (copy, native) = (self.copy, &mut searched.native);
-        let (mut places, mut name) = (Vec::new(), String::new());
-        if let Some(python) = &mut searched.python
+        let mut places = Vec::new();
+        let (name, words): (String, Vec<u64>) = if let Some(python) = &mut searched.python
             && let Some(address) = object_in(copy, python, chunk)
             && let Some(of) = python.object(copy, address)
         {
             places.extend(python.arrays(copy, address, of).into_iter().map(|array| array.start));
             places.extend(buffer(copy, native, python, address));
-            let words: Vec<u64> = python.words_of(copy, address, of).collect();
-            places.extend(words.into_iter().filter(|word| is_untyped(copy, native, python, *word)));
-            name.push_str(python.type_name(of));
+            (
+                python.type_name(of).to_owned(),
+                python.words_of(copy, address, of).collect(),
+            )
         } else if let Some(class) = native.class(copy, chunk.start) {
-            name.push_str(class);
-            places.extend(data(copy, native, chunk.start));
+            (class.to_owned(), data(copy, native, chunk.start))
         } else {
             return;
-        }
+        };
+        places.extend((words.into_iter()).filter(|word| is_untyped(copy, native, searched.python.as_mut(), *word)));
         self.add(native, chunk, &name, 1);
         for place in places.into_iter().filter(|place| *place >= PAGE) {
             let own = native.around(copy, place).filter(|own| own.heap != Heap::Window);
@@ -202,10 +196,12 @@ impl Sums<'_, '_> {
 }
 
 /// Whether a chunk begins here in which no object is.
-fn is_untyped(copy: &Image, native: &mut Native, python: &mut Python, place: u64) -> bool {
-    let chunk = native.around(copy, place).filter(|_| place >= PAGE);
+fn is_untyped(copy: &Image, native: &mut Native, python: Option<&mut Python>, place: u64) -> bool {
+    let chunk = native
+        .around(copy, place)
+        .filter(|chunk| chunk.start == place && place >= PAGE);
     chunk.is_some_and(|chunk| {
-        chunk.start == place && object_in(copy, python, chunk).is_none() && native.class(copy, place).is_none()
+        python.is_none_or(|python| object_in(copy, python, chunk).is_none()) && native.class(copy, place).is_none()
     })
 }
 

@@ -144,7 +144,8 @@ fn answer(args: &WhyArgs, item: Loaded, form: Form) -> Result<ExitCode, Failure>
     if args.host && !item.snapshot.holders.as_ref().is_some_and(was_asked) {
         let source = &item.source;
         return Err(Failure::new(format!(
-            "{source}: --host reads the memory of a running process or of a core file; name the process id, or a core file with --core"
+            "{source}: --host reads the memory of a running process or of a core file; name the process id, a core file with --core, \
+             or a snapshot that `culeak snapshot --why --host` took"
         )));
     }
     let why = Why::of(&item.snapshot, &options).map_err(|unanswered| failure(&unanswered, args, &item))?;

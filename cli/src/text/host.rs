@@ -5,16 +5,16 @@ use culeak::analysis::why::Why;
 use culeak::snapshot::{HostMemory, HostRow};
 
 use super::{diff, units, why};
-use crate::document::{Cell, Document, Rows, bold, styled};
+use crate::document::{BOLD, Cell, Document, Rows, bold, styled};
 use crate::escape::Escaped;
 
 /// What is resident by type or arena, the largest first, `top` at most.
 pub fn page(of: &Why, rows: &[HostRow], top: Option<usize>) -> Document {
     let mut page = Document::default();
     let (shown, rest) = rows.split_at(rows.len().min(top.unwrap_or(usize::MAX)));
-    let number = |count: u64| match count {
-        0 => String::new(),
-        _ => units::count(count),
+    let count = |row: &&HostRow| match row.count {
+        0 => Cell::Things(0, String::new()),
+        count => Cell::Things(count, format!("in {}", units::count(count))),
     };
     let free = |row: &&HostRow| match row.free_bytes {
         0 => String::new(),
@@ -22,10 +22,8 @@ pub fn page(of: &Why, rows: &[HostRow], top: Option<usize>) -> Document {
     };
     page.line(bold("host memory"));
     let table = Rows::of(shown).bare();
-    let table = table.tally(
-        |row| Cell::Size(row.bytes),
-        |row| Cell::Things(row.count, number(row.count)),
-    );
+    let table = table.column("bytes", |row| Cell::Size(row.bytes).styled(BOLD));
+    let table = table.column("count", count);
     let table = table.column_if(shown.iter().any(|row| row.free_bytes > 0), "free", free);
     page.table(table.column("of", |row| Escaped(&row.name).to_string()));
     page.more(rest.len(), "row", "; --top 0 shows all");
@@ -55,17 +53,20 @@ pub fn write_changes(changes: &HostChanges, same_process: bool, page: &mut Docum
         ("by type", &changes.types),
         ("by arena", &changes.arenas),
     ];
+    let count = |row: &&HostChange| match row.count_delta {
+        0 => String::new(),
+        delta => format!("in {}", units::signed_count(delta)),
+    };
     for (title, rows) in lists.into_iter().filter(|(_, rows)| !rows.is_empty()) {
-        let count = |row: &&HostChange| match row.count_delta {
-            0 => String::new(),
-            delta => format!("in {}", units::signed_count(delta)),
-        };
         page.item(title);
         let table = Rows::of(rows).bare().indent(4);
         let table = table.column("change", |row| Cell::Delta(row.bytes_delta, None));
         let table = table.column("to", |row| format!("to {}", units::bytes(row.after)));
-        let table = table.column_if(rows.iter().any(|row| row.count_delta != 0), "count", count);
-        page.table(table.column("of", |row| Escaped(&row.name).to_string()));
+        page.table(
+            table
+                .column("count", count)
+                .column("of", |row| Escaped(&row.name).to_string()),
+        );
     }
     page.blank();
 }

@@ -281,8 +281,8 @@ pub fn retainers(why: &Why, page: &mut Document) {
         .map(|retainer| (retainer.tally, retainer.host_bytes, text(retainer)));
     let unknown = (why.unretained.count > 0).then(|| (why.unretained, 0, NOT_KNOWN.to_owned()));
     let host = |bytes: u64| match bytes {
-        0 => String::new(),
-        _ => format!("at least {} of the host", units::bytes(bytes)),
+        0 => Cell::Things(0, String::new()),
+        _ => Cell::Things(bytes, format!("at least {} of the host", units::bytes(bytes))),
     };
     page.blank();
     page.line(bold("dropping a holder frees"));
