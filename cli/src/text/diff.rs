@@ -9,7 +9,7 @@ use culeak::point::Point;
 
 use super::report::sums::Recorded;
 use super::{host, objects, parts, report, units};
-use crate::document::{BAD, DIM, Document, GOOD, PLAIN, Rows, Site, Text, bold, dim, fitting, short_name, styled};
+use crate::document::{BAD, DIM, Document, GOOD, PLAIN, Rows, Site, Text, bold, dim, fitting, styled};
 use crate::escape::Escaped;
 
 /// The diff; `stacks` adds each row's whole stack.
