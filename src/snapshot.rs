@@ -304,6 +304,9 @@ pub struct Process {
     /// The Python interpreter of the process; `None` if no allocation was made under one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub python: Option<Python>,
+    /// The version of PyTorch (`2.11.0+cu130`), from the files beside its library; `None` if these could not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pytorch: Option<String>,
 }
 
 impl Process {

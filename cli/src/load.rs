@@ -18,6 +18,7 @@ pub mod many;
 mod members;
 pub mod memory_viz;
 mod process;
+mod pytorch;
 pub mod segments;
 pub mod sidecar;
 pub mod timeline;
@@ -373,6 +374,7 @@ impl Place {
                 "name the file",
             ));
         }
+        pytorch::note_version(&mut loaded);
         Ok(loaded)
     }
 }
@@ -510,10 +512,12 @@ fn from_process(pid: u32, read: Reader) -> Result<Loaded, Failure> {
         found => found?,
     };
     let snapshot = file::read(&path, &path.display().to_string(), read)?;
-    Ok(Loaded {
+    let mut loaded = Loaded {
         root: Some(root),
         ..Loaded::of(snapshot, pid.to_string())
-    })
+    };
+    pytorch::note_version(&mut loaded);
+    Ok(loaded)
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@
 
 mod cache;
 mod child;
-mod locate;
+pub mod locate;
 mod note;
 
 use std::collections::HashMap;

@@ -65,6 +65,7 @@ impl RawSnapshot {
             depth: header.field(offset_of!(Header, depth)),
             recording: path.display().to_string(),
             python: self.python(),
+            pytorch: None,
         };
         (process, Elapsed::since_start(header).ns())
     }

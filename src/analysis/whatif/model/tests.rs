@@ -1,7 +1,12 @@
 use super::*;
+use crate::analysis::whatif::version::NEWEST;
 
 fn model(settings: &str) -> Model {
-    Model::new(Settings::parse(settings).expect("settings"), None, HashMap::default())
+    Model::new(
+        Settings::parse(settings, NEWEST).expect("settings"),
+        None,
+        HashMap::default(),
+    )
 }
 
 fn mib(model: &Model) -> u64 {
