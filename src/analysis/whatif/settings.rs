@@ -196,10 +196,14 @@ fn pairs(text: &str) -> Result<Vec<(&str, &str)>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::analysis::whatif::version::{NEWEST, OLDEST};
 
     #[test]
     fn settings_are_read_as_pytorch_reads_them() {
-        let read = Settings::parse("expandable_segments:True, max_split_size_mb:128,garbage_collection_threshold:0.8");
+        let read = Settings::parse(
+            "expandable_segments:True, max_split_size_mb:128,garbage_collection_threshold:0.8",
+            NEWEST,
+        );
         let expected = Settings {
             expandable: true,
             max_split: 128 * MIB,
@@ -216,10 +220,44 @@ mod tests {
             "roundup_power2_divisions:0",
             "max_split_size_mb:19",
             "garbage_collection_threshold:0",
-            "per_process_memory_fraction:0.5",
+            "per_process_memory_fraction:1.5",
+            "large_segment_size_mb:10",
+            "max_split_size_mb:32,large_segment_size_mb:64",
         ] {
-            assert!(Settings::parse(wrong).is_err(), "{wrong}");
+            assert!(Settings::parse(wrong, NEWEST).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_version_refuses_what_it_does_not_know() {
+        let known = |text: &str, minor: &str| {
+            let (version, _) = Version::nearest(minor).expect("a version");
+            Settings::parse(text, version).is_ok()
+        };
+        // As the libraries of each version answer.
+        for (text, before, since) in [
+            ("max_split_size_mb:20", "2.9", "2.10"),
+            ("max_non_split_rounding_mb:20", "2.9", "2.10"),
+            ("graph_capture_record_stream_reuse:True", "2.8", "2.9"),
+            ("per_process_memory_fraction:0.5", "2.9", "2.10"),
+            ("large_segment_size_mb:64", "2.10", "2.11"),
+            ("throw_on_cudamalloc_oom:True", "2.11", "2.12"),
+        ] {
+            assert_eq!((known(text, before), known(text, since)), (false, true), "{text}");
+        }
+        assert!(Settings::parse("max_split_size_mb:21", OLDEST).is_ok());
+    }
+
+    #[test]
+    fn the_size_of_large_segments_is_also_how_much_a_block_may_be_too_large() {
+        let settings = Settings::parse("max_split_size_mb:100,large_segment_size_mb:64", NEWEST).expect("settings");
+        assert_eq!(
+            [2, 9, 12, 63].map(|mib| settings.segment_for(mib * MIB) / MIB),
+            [64, 64, 12, 64]
+        );
+        assert!(settings.accepts(120 * MIB, 150 * MIB));
+        let usual = Settings::parse("max_split_size_mb:100", NEWEST).expect("settings");
+        assert!(!usual.accepts(120 * MIB, 150 * MIB));
     }
 
     #[test]
@@ -240,7 +278,7 @@ mod tests {
             [512, 512, 1024, 1200 << 10]
         );
         // PyTorch's documentation: 1200 with 4 divisions becomes 1280.
-        let four = Settings::parse("roundup_power2_divisions:4").expect("a number");
+        let four = Settings::parse("roundup_power2_divisions:4", NEWEST).expect("a number");
         assert_eq!(four.round(1200 * MIB), 1280 * MIB);
         assert_eq!((four.round(2048), four.round(1024 * MIB)), (2048, 1024 * MIB));
     }

@@ -216,3 +216,53 @@ fn a_replay_of_any_requests_ends_with_an_empty_cache() {
         assert!(model.free.iter().all(BTreeSet::is_empty), "{settings}");
     }
 }
+
+#[test]
+fn of_equal_blocks_the_lowest_or_since_2_12_the_one_with_the_oldest_record_is_used() {
+    // Both free blocks are of 64 KiB. The record of the rest of a block is that of the block, so the second one is older.
+    let used = |oldest_record_first: bool| {
+        let mut model = model("");
+        model.settings.oldest_record_first = oldest_record_first;
+        let kib = |kib: u64| kib << 10;
+        let first = model.allocate(kib(128), 0);
+        model.allocate(kib(64), 0);
+        let second = model.allocate(kib(64), 0);
+        model.allocate(kib(64), 0);
+        model.free(second);
+        model.free(first);
+        let front = model.allocate(kib(96), 0);
+        model.allocate(kib(32), 0);
+        model.free(front);
+        model.allocate(kib(32), 0);
+        let start = model.block(front).address.min(model.block(first).address);
+        let id = model.allocate(kib(64), 0);
+        model.block(id).address - start
+    };
+    assert_eq!(used(false), 32 << 10);
+    assert_eq!(used(true), 192 << 10);
+}
+
+/// pytorch#193400: two settings, each of which alone needs little, keep each other's free blocks from being used.
+#[test]
+fn expandable_segments_with_blocks_that_are_not_split_reserve_14_gib_for_266_mib() {
+    let after = |settings: &str| {
+        let mut model = model(settings);
+        model.allocate(64 * MIB, 0);
+        let mut reserved = Vec::new();
+        for cycle in 0..101 {
+            let (large, half) = (model.allocate(91 * MIB, 0), model.allocate(91 * MIB / 2, 0));
+            model.allocate(2 * MIB, 0);
+            model.free(large);
+            model.free(half);
+            if cycle % 20 == 0 {
+                reserved.push(mib(&model));
+            }
+        }
+        reserved
+    };
+    let both = after("max_split_size_mb:128,expandable_segments:True");
+    assert_eq!(both, [220, 2980, 5760, 8520, 11_300, 14_060]);
+    for alone in ["", "max_split_size_mb:128", "expandable_segments:True"] {
+        assert!(after(alone)[5] < 500, "{alone}: {:?}", after(alone));
+    }
+}
