@@ -111,7 +111,12 @@ mod tests {
         let module = Module {
             path: "/venv/lib/python3.12/site-packages/torch/lib/libc10_cuda.so".to_owned(),
             build_id: build_id.to_owned(),
-            ..snapshot.modules[0].clone()
+            bias: 0,
+            start: 0,
+            end: 1,
+            first_seen_ns: 0,
+            unloaded_ns: None,
+            bare: false,
         };
         snapshot.modules.push(module);
         assert_eq!(of_process(&snapshot), Some(version));

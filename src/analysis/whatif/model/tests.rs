@@ -168,7 +168,7 @@ fn expandable_segments_have_no_fragmentation_at_the_end_of_a_range() {
 
 #[test]
 fn garbage_collection_gives_back_what_was_unused_for_longest() {
-    let mut model = model("garbage_collection_threshold:0.5");
+    let mut model = model("garbage_collection_threshold:0.5,per_process_memory_fraction:0.5");
     model.limit = Some(200 * MIB);
     let old = model.allocate(60 * MIB, 0);
     let new = model.allocate(42 * MIB, 0);
@@ -219,27 +219,20 @@ fn a_replay_of_any_requests_ends_with_an_empty_cache() {
 
 #[test]
 fn of_equal_blocks_the_lowest_or_since_2_12_the_one_with_the_oldest_record_is_used() {
-    // Both free blocks are of 64 KiB. The record of the rest of a block is that of the block, so the second one is older.
+    // 128 KiB in two halves, 64, 64, 64. The first half is cut off later than the third block, and both are free.
     let used = |oldest_record_first: bool| {
         let mut model = model("");
         model.settings.oldest_record_first = oldest_record_first;
-        let kib = |kib: u64| kib << 10;
-        let first = model.allocate(kib(128), 0);
-        model.allocate(kib(64), 0);
-        let second = model.allocate(kib(64), 0);
-        model.allocate(kib(64), 0);
-        model.free(second);
+        let [first, _, third, _] = [128, 64, 64, 64].map(|kib| model.allocate(kib << 10, 0));
         model.free(first);
-        let front = model.allocate(kib(96), 0);
-        model.allocate(kib(32), 0);
-        model.free(front);
-        model.allocate(kib(32), 0);
-        let start = model.block(front).address.min(model.block(first).address);
-        let id = model.allocate(kib(64), 0);
-        model.block(id).address - start
+        let [half, _] = [64, 64].map(|kib| model.allocate(kib << 10, 0));
+        let start = model.block(half).address;
+        model.free(half);
+        model.free(third);
+        let id = model.allocate(64 << 10, 0);
+        (model.block(id).address - start) >> 10
     };
-    assert_eq!(used(false), 32 << 10);
-    assert_eq!(used(true), 192 << 10);
+    assert_eq!((used(false), used(true)), (0, 192));
 }
 
 /// pytorch#193400: two settings, each of which alone needs little, keep each other's free blocks from being used.
