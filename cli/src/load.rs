@@ -20,6 +20,7 @@ mod members;
 pub mod memory_viz;
 pub mod packages;
 mod process;
+mod pytorch;
 pub mod segments;
 pub mod sidecar;
 pub mod timeline;
@@ -375,6 +376,7 @@ impl Place {
                 "name the file",
             ));
         }
+        pytorch::note_version(&mut loaded);
         Ok(loaded)
     }
 }
@@ -512,10 +514,12 @@ fn from_process(pid: u32, read: Reader) -> Result<Loaded, Failure> {
         found => found?,
     };
     let snapshot = file::read(&path, &path.display().to_string(), read)?;
-    Ok(Loaded {
+    let mut loaded = Loaded {
         root: Some(root),
         ..Loaded::of(snapshot, pid.to_string())
-    })
+    };
+    pytorch::note_version(&mut loaded);
+    Ok(loaded)
 }
 
 #[cfg(test)]

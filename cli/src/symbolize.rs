@@ -15,7 +15,7 @@
 mod cache;
 mod child;
 pub mod jit;
-mod locate;
+pub mod locate;
 mod note;
 
 use std::collections::HashMap;

@@ -3,8 +3,10 @@
 //! | module | contents |
 //! |---|---|
 //! | [`settings`] | `PYTORCH_CUDA_ALLOC_CONF` |
+//! | [`stated`] | the version and the settings of a run |
 //! | [`model`] | the allocator |
 //! | [`trace`] | the requests of a run, from its log |
+//! | [`version`] | what differs between versions of PyTorch |
 //!
 //! The model proves itself on each run before it advises: with the settings of the run it must reproduce the bytes reserved after
 //! each request. If it is off by more than [`MOST_ERROR`] of the peak, there is no advice.
@@ -17,18 +19,21 @@ use serde::Serialize;
 
 use crate::analysis::report::{ProcessLine, process_line};
 use crate::analysis::site::CallStacks;
-use crate::job_variables::{JOB_VARIABLES, States};
-use crate::kind::Kind;
 use crate::snapshot::{Allocations, Snapshot};
 use crate::timeline::Timeline;
 
 pub mod model;
 pub mod settings;
+pub mod stated;
 pub mod trace;
+pub mod version;
 
 use model::Model;
 use settings::{Settings, expandable_text};
+pub use stated::{VARIABLE, ignored_setting, settings_of};
+use stated::{ignored_variable, version_of};
 use trace::{Conflicts, Step, Trace};
+use version::OLDEST_RECORD_FIRST;
 
 /// The value of [`WhatIf::format`].
 pub const FORMAT: &str = "culeak-whatif";
@@ -45,8 +50,6 @@ const WORTH_UNSPLIT: f64 = 0.15;
 const RECOMMENDED: usize = 3;
 /// Marks with a row.
 const MARKS: usize = 3;
-/// The variable that every version of PyTorch reads.
-pub const VARIABLE: &str = "PYTORCH_CUDA_ALLOC_CONF";
 const CANDIDATES: [&str; 7] = [
     "",
     "expandable_segments:True",
@@ -62,8 +65,8 @@ const COLLECTING: &str = "garbage_collection_threshold:0.8";
 /// What is asked beyond the table.
 #[derive(Debug, Clone, Default)]
 pub struct Question {
-    /// Other settings to try, and their text.
-    pub settings: Vec<(Settings, String)>,
+    /// Other settings to try.
+    pub settings: Vec<String>,
     /// The memory of a device that the run should fit on.
     pub device_memory: Option<u64>,
     /// Whether the request that failed would have fitted.
@@ -77,6 +80,12 @@ pub struct WhatIf<'a> {
     pub format: &'static str,
     pub version: u32,
     pub process: ProcessLine<'a>,
+    /// The version of PyTorch; `None`: it is not known.
+    pub pytorch: Option<&'a str>,
+    /// The version that the run is modelled as.
+    pub modelled_as: String,
+    /// That the versions differ, or that a variable with settings had no effect.
+    pub notes: Vec<String>,
     pub devices: Vec<OnDevice>,
 }
 
@@ -244,7 +253,7 @@ fn of_failed(model: &Model, bytes: u64, recorded: u64) -> FailedRequest {
     model.allocate(bytes, 0);
     match model.reserved {
         needed if needed <= recorded => FailedRequest::Fits,
-        needed if needed < recorded.saturating_add(Model::segment_for(bytes)) => FailedRequest::Perhaps,
+        needed if needed < recorded.saturating_add(model.segment_for(bytes)) => FailedRequest::Perhaps,
         _ => FailedRequest::Fails,
     }
 }
@@ -261,6 +270,10 @@ impl<'a> WhatIf<'a> {
         stacks: &CallStacks,
         question: &Question,
     ) -> Result<WhatIf<'a>, String> {
+        let (version, note) = version_of(snapshot);
+        for text in &question.settings {
+            Settings::parse(text, version).map_err(|why| format!("--try {text}: {why}"))?;
+        }
         let own = settings_of(snapshot).1.unwrap_or_default();
         let traces = Trace::of_devices(snapshot, last, timeline, stacks, &own, u64::MAX)?;
         let used = snapshot
@@ -283,32 +296,12 @@ impl<'a> WhatIf<'a> {
             format: FORMAT,
             version: VERSION,
             process: process_line(snapshot),
+            pytorch: version::of_process(snapshot),
+            modelled_as: version.to_string(),
+            notes: note.into_iter().chain(ignored_variable(snapshot)).collect(),
             devices,
         })
     }
-}
-
-/// The variable with the settings of a run, and the settings.
-pub fn settings_of(snapshot: &Snapshot) -> (Option<(&'static str, &str)>, Result<Settings, String>) {
-    let mut variables = JOB_VARIABLES.iter().filter(|row| row.states == States::Allocator);
-    let variable = variables
-        .find_map(|row| Some((row.name, snapshot.process.ranks.get(row.name)?.as_str())).filter(|of| !of.1.is_empty()));
-    (variable, Settings::parse(variable.map_or("", |(_, value)| value)))
-}
-
-/// That PyTorch took its memory in whole segments although the settings say otherwise.
-pub fn ignored_setting(snapshot: &Snapshot) -> Option<String> {
-    let ever = |kind| {
-        let mut counters = snapshot.counters.iter();
-        counters.any(|counter| counter.kind == kind && counter.total_count > 0)
-    };
-    let (variable, settings) = settings_of(snapshot);
-    let is_ignored = settings.is_ok_and(|settings| settings.expandable) && ever(Kind::Tensor) && !ever(Kind::Physical);
-    let (name, _) = variable.filter(|_| is_ignored)?;
-    let text = expandable_text(true);
-    Some(format!(
-        "{text} in {name} had no effect: PyTorch took its memory in whole segments"
-    ))
 }
 
 fn on_device(snapshot: &Snapshot, ordinal: i32, trace: &Trace, question: &Question) -> OnDevice {
@@ -326,8 +319,17 @@ fn on_device(snapshot: &Snapshot, ordinal: i32, trace: &Trace, question: &Questi
     own.expandable = trace.expandable;
     // The sizes of the log are rounded already.
     own.divisions = Settings::default().divisions;
-    let Explained { classes, plan, run } = explain(trace, &own);
-    let pools = pools(&classes);
+    let version = version_of(snapshot).0;
+    let orders = match version::of_process(snapshot) {
+        Some(_) => &[version >= OLDEST_RECORD_FIRST][..],
+        None => &[true, false],
+    };
+    let explained = explain(trace, &own, orders);
+    let Explained {
+        classes, run, order, ..
+    } = &explained;
+    own.oldest_record_first = *order;
+    let pools = pools(classes);
     let error = run.error as f64 / trace.peak_reserved.max(1) as f64;
     let no_advice = match read {
         Err(why) => Some(format!("the run's own settings, {stated}, are not understood: {why}")),
@@ -368,23 +370,17 @@ fn on_device(snapshot: &Snapshot, ordinal: i32, trace: &Trace, question: &Questi
         ..OnDevice::default()
     };
     if found.no_advice.is_none() {
-        predict(
-            snapshot,
-            trace,
-            &own,
-            &Explained { classes, plan, run },
-            question,
-            &mut found,
-        );
+        predict(snapshot, trace, &own, &explained, question, &mut found);
         found.recommended = recommended(&found);
     }
     found
 }
 
-/// The classes and the plan with which the run's own settings reproduce it.
+/// The classes, the plan and the order of equal blocks with which the run's own settings reproduce it.
 struct Explained {
     classes: Vec<u32>,
     plan: Plan,
+    order: bool,
     run: Replayed,
 }
 
@@ -397,8 +393,8 @@ fn may_explain_anything(trace: &Trace, pools: u32) -> bool {
     !trace.expandable && pools > 1 && (pools > MOST_POOLS || trace.segments < 2 * pools)
 }
 
-/// The explanation that needs least, of those that reproduce the run best.
-fn explain(trace: &Trace, own: &Settings) -> Explained {
+/// The explanation that needs least, of those that reproduce the run best. `orders`: whether the oldest of equal blocks may come first.
+fn explain(trace: &Trace, own: &Settings, orders: &[bool]) -> Explained {
     let forced = Plan {
         forced: true,
         ..Plan::default()
@@ -417,12 +413,27 @@ fn explain(trace: &Trace, own: &Settings) -> Explained {
     for by in [Conflicts::None, Conflicts::NewSegments, Conflicts::All] {
         let classes = trace.classes(by);
         let is_weak = may_explain_anything(trace, pools(&classes));
-        for &plan in plans {
-            let run = replay(trace, own, &classes, plan);
+        for (&plan, &order) in plans
+            .iter()
+            .flat_map(|plan| orders.iter().map(move |order| (plan, order)))
+        {
+            let own = Settings {
+                oldest_record_first: order,
+                ..own.clone()
+            };
+            let run = replay(trace, &own, &classes, plan);
             let rank = (run.error > most_error, is_weak, run.error);
             if best.as_ref().is_none_or(|(least, _)| rank < *least) {
                 let classes = classes.clone();
-                best = Some((rank, Explained { classes, plan, run }));
+                best = Some((
+                    rank,
+                    Explained {
+                        classes,
+                        plan,
+                        order,
+                        run,
+                    },
+                ));
             }
         }
         if best.as_ref().is_some_and(|(rank, _)| *rank == (false, false, 0)) {
@@ -487,24 +498,29 @@ fn predict(
     found.predictions = vec![prediction("as recorded".to_owned(), None, own, classes, first)];
     let is_limited = plan.limit.or(plan.device_bytes).is_some();
     let candidates = CANDIDATES.into_iter().chain(is_limited.then_some(COLLECTING));
-    let candidates = candidates.filter_map(|text| Some((Settings::parse(text).ok()?, text.to_owned())));
+    let version = version_of(snapshot).0;
+    let as_run = |settings: Settings| Settings {
+        oldest_record_first: own.oldest_record_first,
+        ..settings
+    };
     let mut tried = vec![own.clone()];
-    tried.extend(stated);
-    for (settings, text) in candidates.chain(question.settings.iter().cloned()) {
+    tried.extend(stated.map(as_run));
+    for text in candidates.chain(question.settings.iter().map(String::as_str)) {
+        let Ok(mut settings) = Settings::parse(text, version).map(as_run) else {
+            continue;
+        };
+        settings.limits_memory |= text == COLLECTING;
         if tried.contains(&settings) {
             continue;
         }
-        let label = match text.as_str() {
+        let label = match text {
             "" => "default".to_owned(),
             COLLECTING => format!("{COLLECTING} and set_per_process_memory_fraction"),
-            _ => text.clone(),
+            _ => text.to_owned(),
         };
         // It needs a change of the program, too.
         let is_alone = text != COLLECTING;
-        let whole: Vec<&str> = [text.as_str(), &kept]
-            .into_iter()
-            .filter(|part| !part.is_empty())
-            .collect();
+        let whole: Vec<&str> = [text, &kept].into_iter().filter(|part| !part.is_empty()).collect();
         let whole = is_alone.then(|| whole.join(","));
         found
             .predictions

@@ -81,6 +81,27 @@ void cache() {
     }
 }
 
+// pytorch#193400: a block that stays after each pair keeps the pair's memory from the end of an expandable segment.
+void fenced() {
+    allocator::raw_alloc(64 * MIB);
+    for (int cycle = 0; cycle < 101; cycle++) {
+        void *large = allocator::raw_alloc(91 * MIB), *half = allocator::raw_alloc(91 * MIB / 2);
+        allocator::raw_alloc(2 * MIB);
+        allocator::raw_delete(large);
+        allocator::raw_delete(half);
+    }
+}
+
+// vLLM#41268: each of 36 layers has a weight of 530 MiB, converted through a copy, and one of 270 MiB, which lands where the copy was.
+void converted() {
+    for (int layer = 0; layer < 36; layer++) {
+        void *copy = allocator::raw_alloc(530 * MIB);
+        allocator::raw_alloc(530 * MIB);
+        allocator::raw_delete(copy);
+        allocator::raw_alloc(270 * MIB);
+    }
+}
+
 // Blocks of any size, each for a random time. `stream`: of the round.
 void random(int rounds, const std::function<cudaStream_t(int)> &stream, const std::function<void(int)> &at) {
     std::multimap<size_t, void *> live;
@@ -103,6 +124,8 @@ extern "C" int reserves(const char *program) {
     auto nothing = [](int) {};
     if (!std::strcmp(program, "train")) train();
     if (!std::strcmp(program, "cache")) cache();
+    if (!std::strcmp(program, "fenced")) fenced();
+    if (!std::strcmp(program, "converted")) converted();
     if (!std::strcmp(program, "random")) random(5000, default_stream, nothing);
     if (!std::strcmp(program, "emptied")) random(5000, default_stream, [](int round) { if (round % 701 == 700) allocator::emptyCache(); });
     if (!std::strcmp(program, "streams")) random(3000, [](int round) { return reinterpret_cast<cudaStream_t>(round % 3 ? 0 : 0x40); }, nothing);

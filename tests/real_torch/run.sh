@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# PyTorch's own caching allocator, the libraries of its wheel unchanged, on the fake driver: no GPU is needed, but 530 MB of
-# downloads, which is why CI uses stand-ins instead (tests/tensors.rs).
+# PyTorch's own caching allocator, the libraries of its wheel unchanged, on the fake driver: no GPU is needed, but 500 to 900 MB of
+# downloads for each version, which is why CI uses stand-ins instead (tests/tensors.rs).
 #
-#   tests/real_torch/run.sh DIR [TORCH VERSION]      DIR keeps the downloads
+#   tests/real_torch/run.sh DIR [VERSION...]      default: one of each version that the model knows. DIR keeps what is used of the downloads
 #
 # Of CUDA's runtime only the functions that the allocator calls are implemented: allocations go to the fake driver, all others
 # succeed and do nothing. The last line is `ok` and the number of events compared.
@@ -13,18 +13,36 @@ here=$(cd "$(dirname "$0")" && pwd)
 sources=$(cd "$here/../.." && pwd)
 mkdir -p "${1:?usage: run.sh DIR [TORCH VERSION]}"
 dir=$(cd "$1" && pwd)
-version=${2:-2.11.0}
 python=${PYTHON:-python3}
+versions=("${@:2}")
+if [ ${#versions[@]} -eq 0 ]; then
+    versions=(2.6.0 2.7.1 2.8.0 2.9.1 2.10.0 2.11.0 2.12.1)
+fi
+if [ ${#versions[@]} -gt 1 ]; then
+    for version in "${versions[@]}"; do
+        echo "== PyTorch $version"
+        "$0" "$dir" "$version"
+    done
+    exit
+fi
+version=${versions[0]}
 
-fetch() { # fetch PACKAGE VERSION: unpacked into DIR/PACKAGE
-    [ -d "$dir/$1" ] && return
+fetch() { # fetch PACKAGE VERSION FOLDER PART...: these parts of the wheel, into DIR/FOLDER
+    [ -d "$dir/$3" ] && return
     "$python" -m pip --quiet --disable-pip-version-check download --no-deps --only-binary :all: --dest "$dir/wheels" "$1==$2"
-    "$python" -m zipfile -e "$dir/wheels/$(tr - _ <<<"$1")"-*.whl "$dir/$1"
+    "$python" - "$dir/wheels/$(tr - _ <<<"$1")"-*.whl "$dir/$3" "${@:4}" <<'PYTHON'
+import sys
+import zipfile
+
+wheel = zipfile.ZipFile(sys.argv[1])
+wheel.extractall(sys.argv[2], [name for name in wheel.namelist() if name.startswith(tuple(sys.argv[3:]))])
+PYTHON
+    rm -r "$dir/wheels"
 }
-fetch torch "$version"
-fetch nvidia-cuda-runtime '13.*'
-fetch nvidia-cuda-crt '13.*'
-torch=$dir/torch/torch
+fetch torch "$version" "torch-$version" torch/lib/libc10.so torch/lib/libc10_cuda.so torch/version.py torch/include/c10/ torch/include/torch/headeronly/
+fetch nvidia-cuda-runtime '13.*' nvidia-cuda-runtime ''
+fetch nvidia-cuda-crt '13.*' nvidia-cuda-crt ''
+torch=$dir/torch-$version/torch
 headers=$(dirname "$(find "$dir/nvidia-cuda-runtime/" -name cuda_runtime_api.h)")
 crt=$(dirname "$(find "$dir/nvidia-cuda-crt/" -type d -name crt)")
 
@@ -45,7 +63,10 @@ soname=$(readelf -d "$torch/lib/libc10_cuda.so" | sed -n 's/.*NEEDED.*\[\(libcud
 echo "$soname { global: cuda*; local: *; };" >"$work/map"
 cc -O1 -shared -fPIC -I"$sources/tests/victims" "$work/runtime.c" "$work/libcuda.so.1" \
     -Wl,-soname,"$soname" -Wl,--version-script="$work/map" -o "$work/$soname"
-g++ -std=c++20 -O1 -g -shared -fPIC -I"$torch/include" -I"$headers" -I"$crt" "$here/program.cpp" \
+# Before 2.7, the wheels had the old ABI of strings.
+abi=1
+nm -DC "$torch/lib/libc10.so" | grep __cxx11 >/dev/null || abi=0
+g++ -std=c++20 -D_GLIBCXX_USE_CXX11_ABI=$abi -O1 -g -shared -fPIC -I"$torch/include" -I"$headers" -I"$crt" "$here/program.cpp" \
     "$torch/lib/libc10.so" "$torch/lib/libc10_cuda.so" -Wl,--unresolved-symbols=ignore-in-shared-libs -o "$work/program.so"
 
 export LD_LIBRARY_PATH="$work:$torch/lib" CULEAK_OUTPUT="$work/r.culeak" CULEAK_QUIET=1
@@ -79,31 +100,59 @@ PYTHON
 
 # Peaks of the allocator (the second column) and of the model, by settings.
 settings=("" expandable_segments:True max_split_size_mb:32 max_split_size_mb:128 roundup_power2_divisions:4)
+both=max_split_size_mb:128,expandable_segments:True
+tried=(--try "$both")
+# Since 2.11.
+if strings "$torch/lib/libc10.so" | grep -x large_segment_size_mb >/dev/null; then
+    settings+=(large_segment_size_mb:64)
+    tried+=(--try large_segment_size_mb:64)
+fi
 reserves() { # reserves PROGRAM SETTINGS: the peak in bytes
-    PYTORCH_ALLOC_CONF=$2 PYTORCH_CUDA_ALLOC_CONF=$2 "$python" -c "import ctypes; ctypes.CDLL('$work/program.so').reserves(b'$1')"
+    # Most programs see a device that becomes full.
+    local memory=8
+    case $1 in fenced | converted) memory=64 ;; esac
+    CULEAK_FAKE_BYTES=$((memory << 30)) PYTORCH_ALLOC_CONF=$2 PYTORCH_CUDA_ALLOC_CONF=$2 "$python" -c "import ctypes; ctypes.CDLL('$work/program.so').reserves(b'$1')"
 }
-for program in train cache random emptied streams; do
-    for set in "${settings[@]}"; do
+for program in train cache random emptied streams fenced converted; do
+    own=("${settings[@]}")
+    [ "$program" != fenced ] || own+=("$both")
+    for set in "${own[@]}"; do
         CULEAK_TIMELINE=64MiB CULEAK_OUTPUT="$work/$program-$set.culeak" LD_PRELOAD=$shim reserves "$program" "$set" >"$work/peak"
-        culeak whatif "$work/$program-$set.culeak" --json >"$work/$program-$set.json" || true
+        culeak whatif "$work/$program-$set.culeak" "${tried[@]}" --json >"$work/$program-$set.json" || true
         echo "$program $(cat "$work/peak") $set" >>"$work/measured"
     done
 done
-"$python" - "$work" <<'PYTHON'
+"$python" - "$work" "$version" <<'PYTHON'
 import json
 import sys
 
-work, wrong = sys.argv[1], 0
+work, version, wrong = sys.argv[1], sys.argv[2], 0
 measured = [line.rstrip("\n").split(" ") for line in open(f"{work}/measured")]
 for program, peak, settings in measured:
     peak = int(peak)
-    [own] = json.load(open(f"{work}/{program}-{settings}.json"))["devices"]
+    whatif = json.load(open(f"{work}/{program}-{settings}.json"))
+    [own] = whatif["devices"]
+    # Known from the files, or at least from the library.
+    assert whatif["pytorch"] and whatif["pytorch"].startswith(version), whatif["pytorch"]
     [default] = json.load(open(f"{work}/{program}-.json"))["devices"]
     predicted = {row["settings"]: row["peak_reserved_bytes"] for row in default["predictions"]}
     predicted[""] = default["predictions"][0]["peak_reserved_bytes"] if default["predictions"] else 0
     error = abs(predicted.get(settings, 0) - peak) / peak
-    wrong += own["error"] > 0.01 or error > 0.10 or own["recorded_peak_bytes"] != peak
+    # Rounded sizes that the log does not have decide which block serves a request, so small programs of many sizes are further off.
+    wrong += own["error"] > 0 or error > 0.20 or own["recorded_peak_bytes"] != peak
     print(f"{program:8} {peak >> 20:6} MiB, predicted {predicted.get(settings, 0) >> 20:6} ({error:6.1%}), own settings {own['error']:6.2%} of {own['pools']} pools  {settings or 'default'}")
 assert not wrong, f"{wrong} wrong"
+peaks = {(program, settings): int(peak) for program, peak, settings in measured}
+# pytorch#193400: 14,060 MiB with both settings, less than 500 with either.
+both = json.load(open(f"{work}/fenced-max_split_size_mb:128,expandable_segments:True.json"))["devices"][0]
+MIB = 1 << 20
+assert both["recorded_peak_bytes"] == 14060 * MIB, both["recorded_peak_bytes"]
+best = both["predictions"][both["recommended"][0]]
+assert best["peak_reserved_bytes"] < 500 * MIB and "," not in best["settings"], best
+# vLLM#41268: 260 MiB of each layer's segment are pinned.
+converted = json.load(open(f"{work}/converted-.json"))["devices"][0]
+assert converted["recorded_peak_bytes"] == 36 * (530 + 270 + 260) * MIB, converted["recorded_peak_bytes"]
+best = converted["predictions"][converted["recommended"][0]]
+assert best["settings"].startswith("max_split_size_mb") and best["peak_reserved_bytes"] == peaks["converted", "max_split_size_mb:32"], best
 print("ok", len(measured), "runs")
 PYTHON

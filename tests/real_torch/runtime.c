@@ -4,6 +4,8 @@
 #include <dlfcn.h>
 #include <string.h>
 
+#define TOTAL (1ull << 36)
+
 static void start(void) {
     static int started;
     CUcontext context;
@@ -15,16 +17,19 @@ static void start(void) {
 
 int cudaMalloc(void **out, size_t bytes) { start(); return cuMemAlloc_v2((CUdeviceptr *)out, bytes); }
 int cudaFree(void *address) { return address ? cuMemFree_v2((CUdeviceptr)address) : 0; }
-int cudaGetDeviceCount(int *count) { *count = 1; return 0; }
+int cudaGetDeviceCount(int *count) { start(); *count = 1; return 0; }
 int cudaGetDevice(int *device) { *device = 0; return 0; }
-int cudaMemGetInfo(size_t *left, size_t *all) { *left = *all = 1ull << 36; return 0; }
+int cudaMemGetInfo(size_t *left, size_t *all) { *left = *all = TOTAL; return 0; }
 int cudaDriverGetVersion(int *version) { *version = 13000; return 0; }
 int cudaRuntimeGetVersion(int *version) { *version = 13000; return 0; }
 int cudaStreamIsCapturing(void *stream, int *status) { (void)stream; *status = 0; return 0; }
 /* totalGlobalMem follows name, uuid and luid. Expandable segments reserve addresses for a little more. */
-int cudaGetDeviceProperties(void *properties, int device) { (void)device; memset(properties, 0, 1008); *(size_t *)((char *)properties + 288) = 1ull << 36; return 0; }
+int cudaGetDeviceProperties(void *properties, int device) { (void)device; memset(properties, 0, 1008); *(size_t *)((char *)properties + 288) = TOTAL; return 0; }
+/* Its name before CUDA 13. */
+int cudaGetDeviceProperties_v2(void *properties, int device) { return cudaGetDeviceProperties(properties, device); }
 static int nothing(void) { return 0; }
 /* Functions that the fake driver lacks do nothing. */
-int cudaGetDriverEntryPointByVersion(const char *name, void **out, unsigned version, unsigned long long flags, int *status) { (void)version, (void)flags; start(); void *found = dlsym(dlopen("libcuda.so.1", RTLD_LAZY), name); *out = found ? found : (void *)nothing; *status = 0; return 0; }
+int cudaGetDriverEntryPoint(const char *name, void **out, unsigned long long flags, int *status) { (void)flags; start(); void *found = dlsym(dlopen("libcuda.so.1", RTLD_LAZY), name); *out = found ? found : (void *)nothing; *status = 0; return 0; }
+int cudaGetDriverEntryPointByVersion(const char *name, void **out, unsigned version, unsigned long long flags, int *status) { (void)version; return cudaGetDriverEntryPoint(name, out, flags, status); }
 const char *cudaGetErrorString(int error) { (void)error; return "an error"; }
 const char *cudaGetErrorName(int error) { (void)error; return "an error"; }

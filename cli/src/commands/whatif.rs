@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use culeak::analysis::site::CallStacks;
 use culeak::analysis::whatif::settings::Settings;
+use culeak::analysis::whatif::version::NEWEST;
 use culeak::analysis::whatif::{Question, WhatIf};
 
 use crate::errors::{Failure, USAGE};
@@ -33,7 +34,7 @@ pub struct WhatIfArgs {
     pub input: OsString,
     /// Also try these settings, as in PYTORCH_CUDA_ALLOC_CONF; repeatable
     #[arg(long = "try", value_name = "SETTINGS", value_parser = settings)]
-    pub settings: Vec<(Settings, String)>,
+    pub settings: Vec<String>,
     /// Also show whether the run would fit on a GPU with this much memory
     #[arg(long, value_name = "SIZE", value_parser = text::units::parse_size)]
     pub device_memory: Option<u64>,
@@ -46,8 +47,8 @@ pub struct WhatIfArgs {
     pub names: NameArgs,
 }
 
-fn settings(text: &str) -> Result<(Settings, String), String> {
-    Ok((Settings::parse(text)?, text.to_owned()))
+fn settings(text: &str) -> Result<String, String> {
+    Settings::parse(text, NEWEST).map(|_| text.to_owned())
 }
 
 /// # Errors

@@ -107,7 +107,7 @@ pub fn locate(module: &Module, places: &Places, debug_dirs: &[PathBuf], started_
 }
 
 /// The path in the file system of the process, then in this one.
-fn candidates(recorded: &str, root: Option<&Path>) -> Vec<PathBuf> {
+pub fn candidates(recorded: &str, root: Option<&Path>) -> Vec<PathBuf> {
     let outside = below(Path::new("/"), recorded);
     let inside = root.map(|root| below(root, recorded));
     // The root of a process vanishes when it ends, perhaps while its names are read: the same file outside does not.

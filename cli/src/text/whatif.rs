@@ -11,8 +11,11 @@ use crate::escape::Escaped;
 
 pub fn page(whatif: &WhatIf, source: &str) -> Document {
     let mut page = Document::default();
+    for note in &whatif.notes {
+        page.line(styled(WARN, Escaped(note).to_string()));
+    }
     for device in &whatif.devices {
-        write_device(device, &mut page);
+        write_device(whatif, device, &mut page);
         page.blank();
     }
     page.field("process", parts::process(&whatif.process));
@@ -20,7 +23,7 @@ pub fn page(whatif: &WhatIf, source: &str) -> Document {
     page
 }
 
-fn write_device(device: &OnDevice, page: &mut Document) {
+fn write_device(whatif: &WhatIf, device: &OnDevice, page: &mut Document) {
     let peak = units::bytes(device.recorded_peak_bytes);
     page.line(
         bold(format!("GPU {}", device.ordinal))
@@ -36,7 +39,11 @@ fn write_device(device: &OnDevice, page: &mut Document) {
         (settings, None) => format!("{} (by its segments; no setting was recorded)", Escaped(settings)),
     };
     page.item(format!(
-        "the run: {settings}; the model is off by at most {} after any request ({:.1} % of the peak), with {}",
+        "the run: {}, {settings}; the model is off by at most {} after any request ({:.1} % of the peak), with {}",
+        match whatif.pytorch {
+            Some(version) => format!("PyTorch {}", Escaped(version)),
+            None => format!("as PyTorch {}, since the version is not known", whatif.modelled_as),
+        },
         units::bytes(device.error_bytes),
         device.error * 100.0,
         match device.pools {

@@ -38,8 +38,6 @@ pub const VERSION: u32 = 1;
 
 /// Segments of PyTorch for requests of up to 1 MiB have this size, and no others have.
 const SMALL: u64 = 2 << 20;
-/// Larger requests have pages of this size in expandable segments.
-const LARGE_PAGE: u64 = 20 << 20;
 const OUT_OF_MEMORY: i32 = 2;
 
 /// What the caching allocators of a process hold and do not use.
@@ -220,8 +218,11 @@ impl<'a> Builder<'_, 'a> {
         let Some(block) = self.within(range).first().filter(|_| has_runs) else {
             return (vec![range.clone()], true);
         };
-        let page = if block.bytes <= SMALL / 2 { SMALL } else { LARGE_PAGE };
-        if !bytes.is_multiple_of(page) || settings_of(self.snapshot).1.is_err() {
+        let large = settings_of(self.snapshot)
+            .1
+            .map_or(0, |settings| settings.large_segment);
+        let page = if block.bytes <= SMALL / 2 { SMALL } else { large };
+        if large == 0 || !bytes.is_multiple_of(page) {
             return (vec![range.clone()], false);
         }
         let starts = (range.start..range.end).step_by(page as usize);

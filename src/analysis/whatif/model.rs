@@ -6,10 +6,10 @@
 //! free ─► joined with free neighbours ─► back to the pool
 //! ```
 //!
-//! It follows `DeviceCachingAllocator` as in PyTorch 2.11, against which it is tested: the names of its functions are in the
-//! comments. Streams and private pools are numbers here ("classes"): blocks of different ones never serve each other's requests.
+//! It follows `DeviceCachingAllocator` as in PyTorch 2.6 to 2.12, against which it is tested: the names of its functions are in the
+//! comments, and what differs between versions is in [`super::version`]. Streams and private pools are numbers here ("classes"): blocks of different ones never serve each other's requests.
 //! Deliberately absent: frees that wait for events of other streams, since the log has when a block was freed and not when its
-//! events were complete; and what other versions do differently.
+//! events were complete.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
@@ -23,10 +23,8 @@ const MIB: u64 = 1 << 20;
 pub const SMALL: u64 = MIB;
 /// Segments of the small pool, and what larger segments are a multiple of (`kSmallBuffer`, `kRoundLarge`).
 pub const PAGE: u64 = 2 * MIB;
-/// Segments for requests of 1 to 10 MiB, and pages of expandable ones (`kLargeBuffer`).
-const LARGE_PAGE: u64 = 20 * MIB;
 /// Requests of at least this size have segments of their own size (`kMinLargeAlloc`).
-const OWN_SEGMENT: u64 = 10 * MIB;
+pub const OWN_SEGMENT: u64 = 10 * MIB;
 pub const SMALLEST: u64 = 512;
 /// A damaged log may have any sizes.
 const LARGEST: u64 = 1 << 50;
@@ -53,6 +51,8 @@ struct Block {
     next: u32,
     /// The number of requests to the pool before it was freed.
     freed_at: u64,
+    /// The number of its record (`registration_counter`).
+    record: u64,
 }
 
 const SEGMENT: Block = Block {
@@ -65,9 +65,10 @@ const SEGMENT: Block = Block {
     prev: NONE,
     next: NONE,
     freed_at: 0,
+    record: 0,
 };
 
-/// Blocks by class, size and address: best fit is the first one that is large enough.
+/// Blocks by class, size, and address or record: best fit is the first one that is large enough.
 type BySize = BTreeSet<(u32, u64, u64, u32)>;
 
 #[derive(Debug, Clone, Default)]
@@ -82,6 +83,7 @@ pub struct Model {
     /// Unmapped blocks, by class and address.
     unmapped: [BTreeSet<(u32, u64, u32)>; 2],
     requests: [u64; 2],
+    records: u64,
     /// Addresses for segments, by size: among equal blocks, the lowest address is used first.
     addresses: HashMap<u64, VecDeque<u64>>,
     next_address: u64,
@@ -133,6 +135,11 @@ impl Model {
         self.hand_out(id, size)
     }
 
+    /// What the driver is asked for if no free block serves a request.
+    pub fn segment_for(&self, bytes: u64) -> u64 {
+        self.settings.segment_for(bytes)
+    }
+
     /// `free`, of a block that no other stream uses.
     pub fn free(&mut self, id: u32) {
         self.block_mut(id).used = Use::Free;
@@ -162,6 +169,11 @@ impl Model {
         &mut self.blocks[id as usize]
     }
 
+    fn new_record(&mut self) -> u64 {
+        self.records += 1;
+        self.records
+    }
+
     fn add(&mut self, block: Block) -> u32 {
         match self.spare.pop() {
             Some(id) => {
@@ -179,15 +191,25 @@ impl Model {
     fn enter(&mut self, id: u32) {
         let of = self.block(id);
         match of.used {
-            Use::Free => self.free[usize::from(of.is_small)].insert((of.class, of.bytes, of.address, id)),
+            Use::Free => self.free[usize::from(of.is_small)].insert(self.by_size(&of, id)),
             _ => self.unmapped[usize::from(of.is_small)].insert((of.class, of.address, id)),
         };
+    }
+
+    /// `BlockComparatorSize`, or `BlockComparatorRegistrationCounter`.
+    fn by_size(&self, of: &Block, id: u32) -> (u32, u64, u64, u32) {
+        let first = if self.settings.oldest_record_first {
+            of.record
+        } else {
+            of.address
+        };
+        (of.class, of.bytes, first, id)
     }
 
     fn leave(&mut self, id: u32) {
         let of = self.block(id);
         match of.used {
-            Use::Free => self.free[usize::from(of.is_small)].remove(&(of.class, of.bytes, of.address, id)),
+            Use::Free => self.free[usize::from(of.is_small)].remove(&self.by_size(&of, id)),
             _ => self.unmapped[usize::from(of.is_small)].remove(&(of.class, of.address, id)),
         };
     }
@@ -232,21 +254,23 @@ impl Model {
             self.block_mut(id).used = Use::Live;
             return id;
         }
-        let rest = self.split(id, size);
+        let rest = self.split(id, size, true);
         self.block_mut(rest).used = Use::Free;
         self.enter(rest);
         self.block_mut(id).used = Use::Live;
         id
     }
 
-    /// Cuts a block, which is in no pool, after so many bytes. Returns the rest, which is in none either.
-    fn split(&mut self, id: u32, bytes: u64) -> u32 {
+    /// Cuts a block, which is in no pool, after so many bytes. Returns the rest, which is in none either. One of them gets a new record.
+    fn split(&mut self, id: u32, bytes: u64, first_is_new: bool) -> u32 {
         let of = self.block(id);
+        let new = self.new_record();
         let (address, left) = (of.address + bytes, of.bytes - bytes);
         let rest = self.add(Block {
             address,
             bytes: left,
             prev: id,
+            record: if first_is_new { of.record } else { new },
             ..of
         });
         if of.next != NONE {
@@ -254,6 +278,9 @@ impl Model {
         }
         let block = self.block_mut(id);
         (block.bytes, block.next) = (bytes, rest);
+        if first_is_new {
+            block.record = new;
+        }
         rest
     }
 
@@ -299,7 +326,7 @@ impl Model {
         if self.settings.expandable {
             return self.grow(size, class, is_small);
         }
-        let bytes = Model::segment_for(size);
+        let bytes = self.settings.segment_for(size);
         self.driver_calls += 1;
         if !self.driver_gives(bytes) {
             return None;
@@ -309,26 +336,19 @@ impl Model {
             self.next_address = self.next_address.wrapping_add(bytes);
             self.next_address.wrapping_sub(bytes)
         });
+        let record = self.new_record();
         Some(self.add(Block {
             class,
             is_small,
             address,
             bytes,
+            record,
             ..SEGMENT
         }))
     }
 
-    /// `get_allocation_size`.
-    pub fn segment_for(size: u64) -> u64 {
-        match size {
-            _ if size <= SMALL => PAGE,
-            _ if size < OWN_SEGMENT => LARGE_PAGE,
-            _ => size.next_multiple_of(PAGE),
-        }
-    }
-
-    fn page(is_small: bool) -> u64 {
-        if is_small { PAGE } else { LARGE_PAGE }
+    fn page(&self, is_small: bool) -> u64 {
+        if is_small { PAGE } else { self.settings.large_segment }
     }
 
     /// `try_allocate_expandable_block`.
@@ -368,11 +388,11 @@ impl Model {
             }
         }
         // More addresses than any device has memory. Pages are counted from the first one.
-        let page = Model::page(is_small);
+        let page = self.page(is_small);
         let span = (page << 20).max(size.next_multiple_of(page));
         let address = self.next_address.next_multiple_of(span);
         self.next_address = address.wrapping_add(span);
-        let (used, expandable, bytes) = (Use::Unmapped, true, span);
+        let (used, expandable, bytes, record) = (Use::Unmapped, true, span, self.new_record());
         let id = self.add(Block {
             class,
             is_small,
@@ -380,6 +400,7 @@ impl Model {
             used,
             address,
             bytes,
+            record,
             ..SEGMENT
         });
         self.enter(id);
@@ -389,13 +410,13 @@ impl Model {
     /// `map_block`: gives memory to the first bytes of an unmapped block, in whole pages.
     fn map(&mut self, id: u32, bytes: u64) -> Option<()> {
         let of = self.block(id);
-        let page = Model::page(of.is_small);
+        let page = self.page(of.is_small);
         let bytes = bytes.next_multiple_of(page);
         self.driver_calls += 2 * (bytes / page) + 1;
         self.driver_gives(bytes).then_some(())?;
         self.leave(id);
         if bytes < of.bytes {
-            let rest = self.split(id, bytes);
+            let rest = self.split(id, bytes, false);
             self.enter(rest);
         }
         self.block_mut(id).used = Use::Free;
@@ -407,7 +428,7 @@ impl Model {
     /// What of a free block [`Model::release_cached`] gives back: whole pages, or a whole segment.
     fn whole(&self, id: u32) -> Range<u64> {
         let of = self.block(id);
-        let page = Model::page(of.is_small);
+        let page = self.page(of.is_small);
         match of.expandable {
             true => of.address.next_multiple_of(page)..(of.address + of.bytes) / page * page,
             false if of.prev == NONE && of.next == NONE => of.address..of.address + of.bytes,
@@ -426,18 +447,18 @@ impl Model {
         let of = self.block(id);
         self.leave(id);
         if start > of.address {
-            let whole = self.split(id, start - of.address);
+            let whole = self.split(id, start - of.address, true);
             self.enter(std::mem::replace(&mut id, whole));
         }
         if end < of.address + of.bytes {
-            let after = self.split(id, end - start);
+            let after = self.split(id, end - start, false);
             self.enter(after);
         }
         self.block_mut(id).used = Use::Unmapped;
         self.join(id);
         self.enter(id);
         self.reserved -= end - start;
-        self.driver_calls += 2 * ((end - start) / Model::page(of.is_small));
+        self.driver_calls += 2 * ((end - start) / self.page(of.is_small));
     }
 
     /// `release_block`: gives a free segment back.
@@ -479,7 +500,9 @@ impl Model {
 
     /// `garbage_collect_cached_blocks`: gives back the segments that were unused for longest.
     fn collect_garbage(&mut self) {
-        let Some(limit) = self.limit else { return };
+        let Some(limit) = self.limit.filter(|_| self.settings.limits_memory) else {
+            return;
+        };
         let above = (self.settings.collect_above * limit as f64) as u64;
         let wanted = self.reserved.saturating_sub(above);
         let mut reclaimed = 0;

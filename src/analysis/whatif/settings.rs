@@ -1,8 +1,12 @@
 //! The settings of PyTorch's caching allocator that change what it reserves, as `PYTORCH_CUDA_ALLOC_CONF` states them.
 
+use super::model::{OWN_SEGMENT, PAGE, SMALL};
+use super::version::{SPLITS_FROM_A_SEGMENT, Version};
+
 const MIB: u64 = 1 << 20;
 /// Keys that do not change how much is reserved.
-const WITHOUT_EFFECT: [&str; 9] = [
+const WITHOUT_EFFECT: [&str; 10] = [
+    "pinned_free_catch_all",
     "pinned_use_background_threads",
     "pinned_use_cuda_host_register",
     "pinned_num_register_threads",
@@ -14,6 +18,9 @@ const WITHOUT_EFFECT: [&str; 9] = [
     "graph_capture_record_stream_reuse",
 ];
 
+/// It limits the memory of the process, as `torch.cuda.set_per_process_memory_fraction` does.
+const FRACTION: &str = "per_process_memory_fraction";
+
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     pub expandable: bool,
@@ -23,8 +30,14 @@ pub struct Settings {
     pub max_rounding: u64,
     /// Of each power of two, to which sizes are rounded up; 0 and 1: none.
     pub divisions: u64,
-    /// Part of the memory that the process may use; 0: off.
+    /// Part of the memory that the process may use; 0: off. It takes effect only if the process limits its memory.
     pub collect_above: f64,
+    pub limits_memory: bool,
+    /// Segments for requests of 1 to 10 MiB, and pages of expandable ones, in bytes (`kLargeBuffer`).
+    pub large_segment: u64,
+    /// Of equal free blocks, the one whose record was made first is used first, and not the one with the lowest address. The text
+    /// does not state it.
+    pub oldest_record_first: bool,
 }
 
 impl Default for Settings {
@@ -35,25 +48,31 @@ impl Default for Settings {
             max_rounding: 20 * MIB,
             divisions: 0,
             collect_above: 0.0,
+            limits_memory: false,
+            large_segment: 20 * MIB,
+            oldest_record_first: false,
         }
     }
 }
 
 impl Settings {
     /// # Errors
-    /// The reason why such an allocator is not modelled, or what is wrong with the text.
-    pub fn parse(text: &str) -> Result<Settings, String> {
+    /// The reason why such an allocator is not modelled, or what is wrong with the text for that version of PyTorch.
+    pub fn parse(text: &str, version: Version) -> Result<Settings, String> {
         let mut settings = Settings::default();
+        let (mut max_split, mut max_rounding) = (None, None);
         for (key, value) in pairs(text)? {
+            if !version.knows(key) {
+                return Err(format!("PyTorch {version} does not know {key}"));
+            }
             let number = |value: &str| {
                 value
                     .parse::<u64>()
                     .map_err(|_| format!("{key}:{value}: expected a number"))
             };
-            // 20 since `c10/core/AllocatorConfig.cpp` reads the settings, as in 2.11; `CUDAAllocatorConfig.cpp` before it: more.
-            let from_20 = |mib: u64| match mib {
-                0..20 => Err(format!("{key}:{value}: PyTorch takes only 20 and more")),
-                _ => Ok(mib.saturating_mul(MIB)),
+            let part = |value: &str| {
+                let part = value.parse().ok().filter(|part| (0.0..=1.0).contains(part));
+                part.ok_or_else(|| format!("{key}:{value}: expected a part of 1"))
             };
             match key {
                 "expandable_segments" => {
@@ -63,24 +82,51 @@ impl Settings {
                         _ => return Err(format!("{key}:{value}: expected True or False")),
                     }
                 }
-                "max_split_size_mb" => settings.max_split = from_20(number(value)?)?,
-                "max_non_split_rounding_mb" => settings.max_rounding = from_20(number(value)?)?,
+                "max_split_size_mb" => max_split = Some(number(value)?),
+                "max_non_split_rounding_mb" => max_rounding = Some(number(value)?),
+                "large_segment_size_mb" => {
+                    settings.large_segment = number(value)?.saturating_mul(MIB);
+                    if settings.large_segment <= OWN_SEGMENT {
+                        return Err(format!("{key}:{value}: PyTorch takes only 11 and more"));
+                    }
+                }
                 "roundup_power2_divisions" => {
                     let power = value.parse().ok().filter(|n: &u64| n.is_power_of_two());
                     settings.divisions = power
                         .ok_or_else(|| format!("{key}:{value}: only one power of two for all sizes is modelled"))?;
                 }
                 "garbage_collection_threshold" => {
-                    let part = value.parse().ok().filter(|part| *part > 0.0 && *part < 1.0);
-                    settings.collect_above = part.ok_or_else(|| format!("{key}:{value}: expected a part of 1"))?;
+                    settings.collect_above = part(value)?;
+                    if [0.0, 1.0].contains(&settings.collect_above) {
+                        return Err(format!("{key}:{value}: expected a part of 1"));
+                    }
                 }
+                FRACTION => settings.limits_memory = part(value).map(|_| true)?,
                 "backend" if value == "native" => {}
                 "backend" => return Err(format!("backend:{value} is another allocator, which is not modelled")),
                 _ if WITHOUT_EFFECT.contains(&key) => {}
                 _ => return Err(format!("{key} is not known")),
             }
         }
+        let least = settings.large_segment / MIB + u64::from(version < SPLITS_FROM_A_SEGMENT);
+        let bytes = |mib: Option<u64>, otherwise: u64| match mib {
+            Some(mib) if mib < least => Err(format!(
+                "{mib} MiB is too little: PyTorch {version} takes only {least} and more"
+            )),
+            mib => Ok(mib.map_or(otherwise, |mib| mib.saturating_mul(MIB))),
+        };
+        settings.max_split = bytes(max_split, u64::MAX)?;
+        settings.max_rounding = bytes(max_rounding, settings.large_segment)?;
         Ok(settings)
+    }
+
+    /// What the driver is asked for if no free block serves a request of so many bytes (`get_allocation_size`).
+    pub fn segment_for(&self, size: u64) -> u64 {
+        match size {
+            _ if size <= SMALL => PAGE,
+            _ if size < OWN_SEGMENT => self.large_segment,
+            _ => size.next_multiple_of(PAGE),
+        }
     }
 
     /// Whether a free block serves a request of fewer bytes: large ones are not split, and waste no more than the rounding.
@@ -120,10 +166,10 @@ pub fn expandable_text(is_on: bool) -> &'static str {
     }
 }
 
-/// Of these settings, those that do not change how much is reserved, in the same form.
+/// Of these settings, those that do not change how much a request reserves, in the same form.
 pub fn without_effect(text: &str) -> String {
     let kept = pairs(text).unwrap_or_default().into_iter();
-    let kept = kept.filter(|(key, _)| WITHOUT_EFFECT.contains(key));
+    let kept = kept.filter(|(key, _)| WITHOUT_EFFECT.contains(key) || *key == FRACTION);
     kept.map(|(key, value)| format!("{key}:{value}"))
         .collect::<Vec<_>>()
         .join(",")
@@ -150,10 +196,14 @@ fn pairs(text: &str) -> Result<Vec<(&str, &str)>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::analysis::whatif::version::{NEWEST, OLDEST};
 
     #[test]
     fn settings_are_read_as_pytorch_reads_them() {
-        let read = Settings::parse("expandable_segments:True, max_split_size_mb:128,garbage_collection_threshold:0.8");
+        let read = Settings::parse(
+            "expandable_segments:True, max_split_size_mb:128,garbage_collection_threshold:0.8",
+            NEWEST,
+        );
         let expected = Settings {
             expandable: true,
             max_split: 128 * MIB,
@@ -170,10 +220,44 @@ mod tests {
             "roundup_power2_divisions:0",
             "max_split_size_mb:19",
             "garbage_collection_threshold:0",
-            "per_process_memory_fraction:0.5",
+            "per_process_memory_fraction:1.5",
+            "large_segment_size_mb:10",
+            "max_split_size_mb:32,large_segment_size_mb:64",
         ] {
-            assert!(Settings::parse(wrong).is_err(), "{wrong}");
+            assert!(Settings::parse(wrong, NEWEST).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_version_refuses_what_it_does_not_know() {
+        let known = |text: &str, minor: &str| {
+            let (version, _) = Version::nearest(minor).expect("a version");
+            Settings::parse(text, version).is_ok()
+        };
+        // As the libraries of each version answer.
+        for (text, before, since) in [
+            ("max_split_size_mb:20", "2.9", "2.10"),
+            ("max_non_split_rounding_mb:20", "2.9", "2.10"),
+            ("graph_capture_record_stream_reuse:True", "2.8", "2.9"),
+            ("per_process_memory_fraction:0.5", "2.9", "2.10"),
+            ("large_segment_size_mb:64", "2.10", "2.11"),
+            ("throw_on_cudamalloc_oom:True", "2.11", "2.12"),
+        ] {
+            assert_eq!((known(text, before), known(text, since)), (false, true), "{text}");
+        }
+        assert!(Settings::parse("max_split_size_mb:21", OLDEST).is_ok());
+    }
+
+    #[test]
+    fn the_size_of_large_segments_is_also_how_much_a_block_may_be_too_large() {
+        let settings = Settings::parse("max_split_size_mb:100,large_segment_size_mb:64", NEWEST).expect("settings");
+        assert_eq!(
+            [2, 9, 12, 63].map(|mib| settings.segment_for(mib * MIB) / MIB),
+            [64, 64, 12, 64]
+        );
+        assert!(settings.accepts(120 * MIB, 150 * MIB));
+        let usual = Settings::parse("max_split_size_mb:100", NEWEST).expect("settings");
+        assert!(!usual.accepts(120 * MIB, 150 * MIB));
     }
 
     #[test]
@@ -194,7 +278,7 @@ mod tests {
             [512, 512, 1024, 1200 << 10]
         );
         // PyTorch's documentation: 1200 with 4 divisions becomes 1280.
-        let four = Settings::parse("roundup_power2_divisions:4").expect("a number");
+        let four = Settings::parse("roundup_power2_divisions:4", NEWEST).expect("a number");
         assert_eq!(four.round(1200 * MIB), 1280 * MIB);
         assert_eq!((four.round(2048), four.round(1024 * MIB)), (2048, 1024 * MIB));
     }

@@ -437,9 +437,8 @@ fn settings_that_are_tried_have_one_row_each() {
         "roundup_power2_divisions:2",
         "",
     ];
-    let settings = tried.map(|text| (Settings::parse(text).expect("settings"), text.to_owned()));
     let question = Question {
-        settings: settings.into(),
+        settings: tried.map(str::to_owned).into(),
         ..Question::default()
     };
     let found = streams().on_device(&process(), &question);
@@ -486,4 +485,66 @@ fn settings_of_the_run_that_are_not_understood_give_no_advice() {
         (found.ignored.as_deref(), found.no_advice),
         (Some("expandable_segments:True"), None)
     );
+}
+
+/// vLLM#41268: converting the weights of experts leaves a free segment of 530 MiB, in which a weight of 270 MiB is placed for good.
+#[test]
+fn weights_placed_in_segments_of_temporary_copies_get_a_setting_that_avoids_it() {
+    const LAYERS: u64 = 8;
+    let log = (0..LAYERS).fold(Log::default(), |log, layer| {
+        let copy = A + layer * 0x1_0000_0000;
+        let weight = copy + 0x8000_0000;
+        let log = log
+            .segment(copy, 530)
+            .block(copy, 530)
+            .segment(weight, 530)
+            .block(weight, 530);
+        log.free(copy, 530).block(copy, 270)
+    });
+    let found = log.on_device(&process(), &Question::default());
+    assert_eq!((found.error_bytes, &found.no_advice), (0, &None));
+    // 260 MiB of each segment are too small for anything.
+    assert_eq!(found.recorded_peak_bytes / MIB, LAYERS * (530 + 270 + 260));
+    assert_eq!(peak(&found, "max_split_size_mb:32"), Some(LAYERS * (530 + 270) + 530));
+    // As vLLM does since then. The 260 MiB are as useless in an expandable segment.
+    let best = &found.predictions[found.recommended[0]].label;
+    assert!(best.starts_with("max_split_size_mb"), "{best}");
+}
+
+#[test]
+fn the_version_decides_which_variable_is_read_and_is_said() {
+    let mut snapshot = process();
+    let settings = "expandable_segments:True".to_owned();
+    snapshot
+        .process
+        .ranks
+        .insert("PYTORCH_ALLOC_CONF".to_owned(), settings.clone());
+    let mut of = |version: &str| {
+        snapshot.process.pytorch = Some(version.to_owned());
+        let (timeline, stacks) = (streams().timeline(), CallStacks::of(&snapshot));
+        let whatif = WhatIf::of(
+            &snapshot,
+            &Allocations::default(),
+            &timeline,
+            &stacks,
+            &Question::default(),
+        );
+        let whatif = whatif.expect("a whole log");
+        (whatif.devices[0].settings.clone(), whatif.modelled_as, whatif.notes)
+    };
+    let (read, _, notes) = of("2.10.0");
+    assert!(read.starts_with(&settings) && notes.is_empty(), "{read} {notes:?}");
+    assert_eq!(of("2.9.1+cu128").0, "");
+    let (_, treated_as, notes) = of("2.15.0");
+    assert_eq!(treated_as, "2.12");
+    assert!(notes[0].contains("2.15.0 is treated as 2.12"), "{notes:?}");
+    // A key that the run's version does not know cannot be tried.
+    snapshot.process.pytorch = Some("2.10.0".to_owned());
+    let question = Question {
+        settings: vec!["large_segment_size_mb:64".to_owned()],
+        ..Question::default()
+    };
+    let (timeline, stacks) = (streams().timeline(), CallStacks::of(&snapshot));
+    let refused = WhatIf::of(&snapshot, &Allocations::default(), &timeline, &stacks, &question);
+    assert!(refused.is_err_and(|why| why.contains("PyTorch 2.10 does not know large_segment_size_mb")));
 }

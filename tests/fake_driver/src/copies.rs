@@ -158,6 +158,9 @@ exports! {
     fn [cuMemsetD32Async, cuMemsetD32Async_ptsz] (to: CUdeviceptr, value: c_uint, count: usize, stream: CUstream) |driver| {
         driver.fill(to, value, count, Some(stream))
     }
+    fn [cuStreamWriteValue32, cuStreamWriteValue32_ptsz, cuStreamWriteValue32_v2, cuStreamWriteValue32_v2_ptsz] (stream: CUstream, to: CUdeviceptr, value: c_uint, _flags: c_uint) |driver| {
+        driver.fill(to, value, 1, Some(stream))
+    }
     fn [cuMemsetD2D8_v2, cuMemsetD2D8_v2_ptds] (to: CUdeviceptr, pitch: usize, value: u8, width: usize, height: usize) |driver| {
         (0..height).try_for_each(|row| driver.fill(to + (row * pitch) as u64, value, width, None))
     }

@@ -1,7 +1,12 @@
 use super::*;
+use crate::analysis::whatif::version::NEWEST;
 
 fn model(settings: &str) -> Model {
-    Model::new(Settings::parse(settings).expect("settings"), None, HashMap::default())
+    Model::new(
+        Settings::parse(settings, NEWEST).expect("settings"),
+        None,
+        HashMap::default(),
+    )
 }
 
 fn mib(model: &Model) -> u64 {
@@ -163,7 +168,7 @@ fn expandable_segments_have_no_fragmentation_at_the_end_of_a_range() {
 
 #[test]
 fn garbage_collection_gives_back_what_was_unused_for_longest() {
-    let mut model = model("garbage_collection_threshold:0.5");
+    let mut model = model("garbage_collection_threshold:0.5,per_process_memory_fraction:0.5");
     model.limit = Some(200 * MIB);
     let old = model.allocate(60 * MIB, 0);
     let new = model.allocate(42 * MIB, 0);
@@ -209,5 +214,48 @@ fn a_replay_of_any_requests_ends_with_an_empty_cache() {
         model.release_cached();
         assert_eq!(model.reserved, 0, "{settings}");
         assert!(model.free.iter().all(BTreeSet::is_empty), "{settings}");
+    }
+}
+
+#[test]
+fn of_equal_blocks_the_lowest_or_since_2_12_the_one_with_the_oldest_record_is_used() {
+    // 128 KiB in two halves, 64, 64, 64. The first half is cut off later than the third block, and both are free.
+    let used = |oldest_record_first: bool| {
+        let mut model = model("");
+        model.settings.oldest_record_first = oldest_record_first;
+        let [first, _, third, _] = [128, 64, 64, 64].map(|kib| model.allocate(kib << 10, 0));
+        model.free(first);
+        let [half, _] = [64, 64].map(|kib| model.allocate(kib << 10, 0));
+        let start = model.block(half).address;
+        model.free(half);
+        model.free(third);
+        let id = model.allocate(64 << 10, 0);
+        (model.block(id).address - start) >> 10
+    };
+    assert_eq!((used(false), used(true)), (0, 192));
+}
+
+/// pytorch#193400: two settings, each of which alone needs little, keep each other's free blocks from being used.
+#[test]
+fn expandable_segments_with_blocks_that_are_not_split_reserve_14_gib_for_266_mib() {
+    let after = |settings: &str| {
+        let mut model = model(settings);
+        model.allocate(64 * MIB, 0);
+        let mut reserved = Vec::new();
+        for cycle in 0..101 {
+            let (large, half) = (model.allocate(91 * MIB, 0), model.allocate(91 * MIB / 2, 0));
+            model.allocate(2 * MIB, 0);
+            model.free(large);
+            model.free(half);
+            if cycle % 20 == 0 {
+                reserved.push(mib(&model));
+            }
+        }
+        reserved
+    };
+    let both = after("max_split_size_mb:128,expandable_segments:True");
+    assert_eq!(both, [220, 2980, 5760, 8520, 11_300, 14_060]);
+    for alone in ["", "max_split_size_mb:128", "expandable_segments:True"] {
+        assert!(after(alone)[5] < 500, "{alone}: {:?}", after(alone));
     }
 }
