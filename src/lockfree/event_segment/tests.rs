@@ -5,7 +5,7 @@ use crate::format::Op;
 
 fn segment(opened_ns: u64) -> Box<EventSegment> {
     // SAFETY: documented: all zeros is a segment that was never used.
-    let segment: Box<EventSegment> = unsafe { Box::new_zeroed().assume_init() };
+    let segment: Box<EventSegment> = Box::new(unsafe { std::mem::zeroed() });
     segment.open(opened_ns);
     segment
 }
