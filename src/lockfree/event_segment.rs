@@ -146,3 +146,5 @@ impl EventSegment {
 
 #[cfg(all(test, loom))]
 mod loom_models;
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -315,6 +315,40 @@ mod tests {
         );
     }
 
+    #[test]
+    fn consecutive_elements_are_those_of_one_extent() {
+        let array: Box<SegmentedArray<AtomicU64>> = Box::new(empty());
+        let backing = Backing::Private(4, 64);
+        for (number, value) in [(0, 10), (2, 12), (4, 14)] {
+            array.ensure(backing, number).unwrap().store(value, Relaxed);
+        }
+        let values = |index, count| {
+            let all = array.get_all(backing, index, count)?;
+            Some(all.iter().map(|value| value.load(Relaxed)).collect::<Vec<_>>())
+        };
+        assert_eq!(values(0, 4), Some(vec![10, 0, 12, 0]));
+        assert_eq!(values(2, 1), Some(vec![12]));
+        assert_eq!(values(2, 3), None, "the third is in the next extent");
+        assert_eq!(values(4, 2), Some(vec![14, 0]));
+        assert_eq!(values(12, 1), None, "there is no such extent");
+    }
+
+    #[test]
+    fn a_failure_is_remembered_for_a_second_and_forgotten_after_a_success() {
+        let growth = empty().growth;
+        assert_eq!(growth.trouble(), None);
+        growth.note(Err(Errno(libc::ENOSPC)));
+        // Later than now: this test may be stopped for longer than a second.
+        growth.failed_at.store(monotonic_ns() + 1_000_000 * RETRY_NS, Relaxed);
+        assert_eq!(growth.trouble(), Some(Errno(libc::ENOSPC)));
+        growth.failed_at.store(monotonic_ns() - 2 * RETRY_NS, Relaxed);
+        assert_eq!(growth.trouble(), None, "two seconds ago");
+        growth.note(Err(Errno(libc::EIO)));
+        assert!(growth.failed_at.load(Relaxed) > 0);
+        growth.note(Ok(()));
+        assert_eq!((growth.trouble(), growth.failed_at.load(Relaxed)), (None, 0));
+    }
+
     fn empty() -> SegmentedArray<AtomicU64> {
         // SAFETY: documented: all zeros is an empty array.
         unsafe { std::mem::zeroed() }

@@ -158,6 +158,11 @@ mod tests {
         Shard::shared(0).add(&words[1], 3);
         Shard(0).add(&words[0], 1u64.wrapping_neg());
         assert_eq!([words[0].load(Relaxed), words[1].load(Relaxed)], [7, 8]);
+        for shard in [Shard(0), Shard::shared(0)] {
+            let [first, second] = [AtomicU64::new(5), AtomicU64::new(6)];
+            shard.add_both(&first, 2, &second, 1u64.wrapping_neg());
+            assert_eq!([first.load(Relaxed), second.load(Relaxed)], [7, 5]);
+        }
         assert_eq!(words[0].swap_alone(7, 9), Ok(()));
         assert_eq!(words[0].swap_alone(7, 1), Err(9));
     }

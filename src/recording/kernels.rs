@@ -25,7 +25,7 @@ impl Recording {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "read"))]
 mod tests {
     use super::*;
     use crate::reader::tests::{Folder, record};

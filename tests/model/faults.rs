@@ -2,9 +2,10 @@
 //! was lost is said: by the recording, or in a line if there is none.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use culeak::snapshot::Snapshot;
 use nix::libc::{self, c_long};
@@ -13,11 +14,14 @@ use tempfile::TempDir;
 use super::compare::{compare, is_memory};
 use super::instants::script_of;
 use super::{Mode, models, not_recorded, program};
+use crate::interpreters::interpreters;
+use crate::support::holders::start;
 use crate::support::model::Model;
 use crate::support::outcome::recordings_in;
-use crate::support::profile::folder;
+use crate::support::profile::{fake_driver_folder, folder};
 use crate::support::script::{Answer, Script};
 use crate::support::traced::{self, Calls, Event};
+use crate::support::{Lookup, program as program_at};
 
 /// What becomes of a system call.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -60,7 +64,7 @@ pub fn faults(call: c_long) -> Vec<Fault> {
         | libc::SYS_fstatfs
         | libc::SYS_lseek => &[libc::EIO, libc::EPERM],
         libc::SYS_readlink | libc::SYS_getcwd | libc::SYS_rename | libc::SYS_unlink => &[libc::EIO, libc::EACCES],
-        libc::SYS_process_vm_readv | libc::SYS_prctl => &[libc::EPERM],
+        libc::SYS_process_vm_readv | libc::SYS_prctl | libc::SYS_ptrace => &[libc::EPERM],
         _ => &[],
     };
     let is_partial = [libc::SYS_write, libc::SYS_pwrite64, libc::SYS_read, libc::SYS_pread64].contains(&call);
@@ -331,8 +335,9 @@ struct Ran {
     stderr: String,
 }
 
-/// Runs the command; its system call with this number, from 0 on, fails. The loader's do not, nor do those that give it memory.
-fn run_command(arguments: &[&Path], fault: Option<(usize, Fault)>) -> Ran {
+/// Runs the command; its system call with this number, from 0 on, fails. The loader's do not, nor do those that give it memory, nor those
+/// of a program that it starts.
+fn run_command(arguments: &[&OsStr], fault: Option<(usize, Fault)>) -> Ran {
     let folder = folder();
     let mut command = std::process::Command::new(crate::support::culeak());
     let file = |name: &str| fs::File::create(folder.path().join(name)).expect("created");
@@ -343,6 +348,7 @@ fn run_command(arguments: &[&Path], fault: Option<(usize, Fault)>) -> Ran {
         .env("HOME", folder.path())
         .env("LC_ALL", "C")
         .env("CULEAK_CACHE_DIR", "")
+        .env("LD_LIBRARY_PATH", fake_driver_folder())
         .current_dir(folder.path())
         .stdin(std::process::Stdio::null())
         .stdout(file("stdout"))
@@ -356,9 +362,11 @@ fn run_command(arguments: &[&Path], fault: Option<(usize, Fault)>) -> Ran {
         |at, event| {
             let Event::Entered(call) = event else { return };
             let is_loader = |path: &Path| path.to_string_lossy().contains("/ld-linux");
+            let is_command = |path: PathBuf| path == crate::support::culeak();
             if memory.contains(&call.number)
                 || faults(call.number).is_empty()
                 || at.code().is_none_or(|path| is_loader(&path))
+                || !fs::read_link(format!("/proc/{}/exe", at.pid)).is_ok_and(is_command)
             {
                 return;
             }
@@ -384,29 +392,39 @@ fn run_command(arguments: &[&Path], fault: Option<(usize, Fault)>) -> Ran {
     }
 }
 
-/// It answers, or says why not, with one of these exit codes.
-fn expect_an_answer(arguments: &[&Path], codes: &[i32]) {
+/// The figures that must not change. They are on standard output, or with `run` on standard error.
+fn figures(ran: &Ran) -> Vec<&str> {
+    let lines = ran.stdout.lines().chain(ran.stderr.lines());
+    let is_figure = |line: &&str| line.contains("call site") || line.contains("MiB");
+    // How long a search took, and how much it read.
+    let is_of_search = |line: &&str| line.starts_with("search ");
+    lines.filter(|line| is_figure(line) && !is_of_search(line)).collect()
+}
+
+/// How many system calls of a command are left out, as for [`each_fault`].
+const STRIDE: [usize; 2] = [31, 7];
+
+/// It answers, or says why not, with one of these exit codes. `after` is called after each run.
+fn expect_an_answer(arguments: &[&OsStr], codes: &[i32], stride: [usize; 2], after: impl Fn(&Ran)) {
     let whole = run_command(arguments, None);
     let code = whole.status.code().expect("it ends by itself");
     assert!(codes.contains(&code), "{}{}", whole.stdout, whole.stderr);
-    // The figures that must not change.
-    let figures = |text: &str| -> Vec<String> {
-        let lines = text
-            .lines()
-            .filter(|line| line.contains("call site") || line.contains("MiB"));
-        lines.map(str::to_owned).collect()
+    after(&whole);
+    let says = |ran: &Ran| {
+        let is_message = |line: &str| line.starts_with("culeak: ") || line.contains("not ");
+        let is_usual = |line: &str| whole.stdout.contains(line) || whole.stderr.contains(line);
+        let mut lines = ran.stdout.lines().chain(ran.stderr.lines());
+        lines.any(|line| is_message(line) && !is_usual(line))
     };
-    each_fault(&whole.calls, [31, 7], |number, fault| {
+    each_fault(&whole.calls, stride, |number, fault| {
         let ran = run_command(arguments, Some((number, fault)));
         let what = format!("{:?}\n{}\n{}", ran.status, ran.stdout, ran.stderr);
         let ended = ran.status.code().unwrap_or_else(|| panic!("{what}"));
         assert!(!ran.stderr.contains("panicked"), "{what}");
         assert!(codes.contains(&ended), "{what}");
-        let is_the_same = ended == code && figures(&ran.stdout) == figures(&whole.stdout);
-        assert!(
-            is_the_same || !ran.stderr.is_empty() || ran.stdout.contains("not "),
-            "{what}"
-        );
+        let is_the_same = ended == code && figures(&ran) == figures(&whole);
+        assert!(is_the_same || says(&ran), "{what}");
+        after(&ran);
     });
 }
 
@@ -417,9 +435,59 @@ fn a_command_that_fails_in_any_system_call_answers_or_says_why_not() {
     let second = run(&busy(), Mode::Plain, None);
     let recording = |of: &Run| recordings_in(&of.folder.path().join("out")).remove(0);
     let (first, second) = (recording(&first), recording(&second));
-    let word = |text: &'static str| Path::new(text);
-    expect_an_answer(&[word("report"), &first], &[0, 2]);
-    expect_an_answer(&[word("diff"), &first, &second], &[0, 2]);
+    let [first, second] = [first.as_os_str(), second.as_os_str()];
+    expect_an_answer(&["report".as_ref(), first], &[0, 2], STRIDE, |_| ());
+    expect_an_answer(&["diff".as_ref(), first, second], &[0, 2], STRIDE, |_| ());
     // It leaks: no error makes it pass.
-    expect_an_answer(&[word("check"), &first], &[1, 2]);
+    expect_an_answer(&["check".as_ref(), first], &[1, 2], STRIDE, |_| ());
+}
+
+#[test]
+#[ignore = "needs ptrace"]
+fn a_program_runs_as_usual_whichever_system_call_of_culeak_run_fails_or_is_not_started() {
+    let folder = folder();
+    let [text, transcript] = ["script", "transcript"].map(|name| folder.path().join(name));
+    fs::write(&text, busy().to_string()).expect("the script is written");
+    let script = crate::support::victim("script", Lookup::Linked);
+    let words = ["run", "-o", "out", "--"].map(OsStr::new);
+    let words = [
+        &words[..],
+        &[script.as_os_str(), text.as_os_str(), transcript.as_os_str()],
+    ]
+    .concat();
+    let answered = || fs::read_to_string(&transcript).map(|text| Answer::all(&text).len());
+    let usual = std::cell::OnceCell::new();
+    // 126: the program cannot be started.
+    expect_an_answer(&words, &[0, 2, 126], STRIDE, |ran| {
+        let Ok(answers) = answered() else {
+            assert!(ran.status.code() != Some(0), "it was not started\n{}", ran.stderr);
+            return;
+        };
+        let usual = usual.get_or_init(|| answers);
+        assert!(*usual > 10 && answers == *usual, "{answers} answers\n{}", ran.stderr);
+        fs::remove_file(&transcript).expect("removed");
+    });
+}
+
+#[test]
+#[ignore = "needs ptrace"]
+fn a_search_that_fails_in_any_system_call_answers_or_says_why_not_and_lets_the_process_go_on() {
+    let python = program_at(&interpreters()[0].command);
+    let hostile = crate::support::sources().join("victims/holders/hostile.py");
+    let victim = start(&python.arg("-B").arg(hostile).arg("quiet"));
+    let (pid, stat) = (victim.pid.to_string(), format!("/proc/{}/stat", victim.pid));
+    let goes_on = |ran: &Ran| {
+        let stat = fs::read_to_string(&stat).expect("it runs");
+        let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());
+        assert!(
+            state != Some('T') && state != Some('t'),
+            "it is stopped: {stat}\n{}",
+            ran.stderr
+        );
+    };
+    // It reads 10,000 times, mostly /proc.
+    let (stride, words) = ([311, 31], ["why", &pid, "--pause"].map(OsStr::new));
+    expect_an_answer(&words[..2], &[0, 2], stride, goes_on);
+    expect_an_answer(&words, &[0, 2], stride, goes_on);
+    victim.quit();
 }

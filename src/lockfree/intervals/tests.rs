@@ -15,6 +15,17 @@ fn on_device(row: u8, time_ns: u64, bytes: u64) -> Event {
 }
 
 #[test]
+fn whether_tensors_are_reported_is_what_the_recording_said_at_its_beginning() {
+    for reported in [false, true] {
+        let intervals = zeroed();
+        assert!(!intervals.watching());
+        intervals.watch(reported);
+        assert!(intervals.watching());
+        assert_eq!(intervals.tensors_reported(), reported);
+    }
+}
+
+#[test]
 fn an_interval_in_which_an_allocation_was_lost_cannot_be_read() {
     let intervals = zeroed();
     let number = intervals.begin(20, 0);

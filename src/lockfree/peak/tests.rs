@@ -100,6 +100,25 @@ fn a_program_below_its_peak_leaves_the_central_credit_alone() {
 }
 
 #[test]
+fn the_stage_opens_after_a_number_of_events_without_a_new_peak() {
+    let owned = Owned::new(1);
+    let event = |number: u32| {
+        owned.shard(0).change(10, number % 2 == 1);
+    };
+    for peak in [1000, 2000] {
+        owned.shard(0).grow(peak - owned.live());
+        owned.shard(0).shrink(100);
+        // The event above has seen the new peak, and is not counted.
+        for number in 1..CALM {
+            event(number);
+            assert_eq!(owned.stage(), Stage::Shared, "event {number} after the peak {peak}");
+        }
+    }
+    event(CALM);
+    assert_eq!(owned.stage(), Stage::Open);
+}
+
+#[test]
 fn credit_returned_in_another_shard_is_used_before_new_credit_is_issued() {
     let owned = Owned::new(3);
     owned.shard(0).grow(1000);
@@ -117,6 +136,27 @@ fn credit_returned_in_another_shard_is_used_before_new_credit_is_issued() {
     assert_eq!((owned.live(), owned.central.peak()), (1000, 1000));
     assert!(owned.shard(2).grow(1));
     assert_eq!(owned.central.peak(), 1001);
+}
+
+#[test]
+fn a_word_of_an_open_stage_is_changed_alone_as_far_as_its_credit_goes() {
+    let owned = Owned::new(1);
+    let local = owned.shard(0).local;
+    owned.shard(0).grow(1000);
+    owned.shard(0).shrink(300);
+    assert!(!local.change_alone(10, true), "the stage is shared");
+    for _ in 0..CALM {
+        owned.shard(0).grow(10);
+        owned.shard(0).shrink(10);
+    }
+    assert_eq!(owned.stage(), Stage::Open);
+    owned.shard(0).shrink(50);
+    let (before, credit) = (owned.live(), Word(local.word.load(Relaxed)).amount());
+    assert!(local.change_alone(20, true) && local.change_alone(5, false));
+    assert_eq!(owned.live(), before + 15);
+    assert!(!local.change_alone(credit - 14, true), "one more than is left");
+    assert!(local.change_alone(credit - 15, true));
+    assert_eq!((owned.live(), owned.central.peak()), (before + credit, 1000));
 }
 
 #[test]

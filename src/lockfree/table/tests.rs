@@ -381,3 +381,62 @@ fn bytes_request_and_pool_come_back_from_two_words() {
         assert_eq!((found.bytes, found.requested, found.pool), numbers);
     }
 }
+
+#[test]
+fn the_word_of_attributes_has_all_of_them() {
+    let all = Attributes {
+        kind: Kind::HostPinned,
+        space: Space::Physical,
+        flags: 0x2a,
+        device: 0xa5,
+        api: 0x1234,
+        context: 0xabcd,
+        raised: 5,
+    };
+    let word = all.to_word();
+    let parts = AttributeParts {
+        kind: Kind::HostPinned as u8,
+        space: Space::Physical as u8,
+        flags: 0x2a,
+        device: 0xa5,
+        api: 0x1234,
+        context: 0xabcd,
+        raised: 5,
+    };
+    assert_eq!(Attributes::parts(word), parts);
+}
+
+#[test]
+fn records_that_one_thread_freed_are_used_by_others_before_fresh_ones() {
+    const COUNT: u64 = 96;
+    let owned = Owned::new();
+    let first = owned.shard(Shard::first_own());
+    for address in 0..COUNT {
+        first.insert(key(address), &entry(1)).expect("room");
+    }
+    for address in 0..COUNT {
+        first.commit(first.withdraw(key(address)).expect("it is live"));
+    }
+    let fresh = owned.fresh.load(Relaxed);
+    assert_eq!(fresh, COUNT);
+    // The owner keeps at most one magazine for itself, of 32.
+    let other = owned.shard(Shard::shared(0));
+    for address in 0..COUNT - 32 {
+        other.insert(key(1000 + address), &entry(2)).expect("room");
+    }
+    assert_eq!(owned.fresh.load(Relaxed), fresh);
+    for address in 0..32 {
+        first.insert(key(address), &entry(3)).expect("room");
+    }
+    assert_eq!(owned.fresh.load(Relaxed), fresh);
+}
+
+#[test]
+fn handles_of_each_kind_of_object_have_a_space_of_their_own() {
+    use crate::kind::Place;
+    let kinds: Vec<Kind> = (0..=u8::MAX).filter_map(Kind::from_number).collect();
+    let objects: Vec<_> = kinds.into_iter().filter(|kind| kind.place() == Place::Object).collect();
+    assert!(objects.len() > 10);
+    let spaces: std::collections::HashSet<_> = objects.iter().map(|kind| Space::of_object(*kind)).collect();
+    assert_eq!(spaces.len(), objects.len());
+}
