@@ -28,12 +28,6 @@ class Memory(PooledMemory):
     __slots__ = ()
 
 
-class ManagedMemory(PooledMemory):
-    """Managed memory of no pool, or what a pool has."""
-
-    __slots__ = ()
-
-
 class _Chunk(_random.Random):
     """A part of what a pool has."""
 
@@ -41,7 +35,7 @@ class _Chunk(_random.Random):
 
 
 memory = types.ModuleType("cupy.cuda.memory")
-memory.PooledMemory, memory.Memory, memory.ManagedMemory, memory._Chunk = PooledMemory, Memory, ManagedMemory, _Chunk
+memory.PooledMemory, memory.Memory, memory._Chunk = PooledMemory, Memory, _Chunk
 sys.modules["cupy.cuda.memory"] = memory
 
 
@@ -57,12 +51,10 @@ plans = {"fft": block(0x7100, 1 << 20)}
 given_back = [block(0, 512)]
 templates = [block(0x7200, 3000, of=Memory)]
 pool = [block(0x7300, 1 << 22, of=Memory), _Chunk()]
-managed = [block(0x7400, 5000, of=ManagedMemory)]
-managed_pool = [block(0x7500, 1 << 22, of=ManagedMemory), _Chunk()]
-for memory_of, part in (pool, managed_pool):
-    part.setstate((0, id(memory_of) & 0xFFFFFFFF, id(memory_of) >> 32) + (0,) * 622)
+memory_of, part = pool
+part.setstate((0, id(memory_of) & 0xFFFFFFFF, id(memory_of) >> 32) + (0,) * 622)
 # Not memory, but the class behind a count.
 classes = (PooledMemory, 7, 8)
-print(23, 20 * 1024 + (1 << 20) + 3000 + 5000, flush=True)
+print(22, 20 * 1024 + (1 << 20) + 3000, flush=True)
 print("ready", flush=True)
 sys.stdin.read()

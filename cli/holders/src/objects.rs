@@ -48,9 +48,8 @@ const LIBRARIES: [Library; 4] = [
         allocator: "MemoryPool",
         path: "/cupy/cuda/memory.",
         module: "cupy.cuda.memory",
-        // Memory of CuPy's own pools, of the driver's pools, and of no pool, which may be managed; and a part of what a pool has,
-        // which leads to such memory.
-        classes: &["PooledMemory", "MemoryAsync", "Memory", "ManagedMemory", "_Chunk"],
+        // Memory of CuPy's own pools, of the driver's pools, and of no pool; and a part of what a pool has, which leads to such memory.
+        classes: &["PooledMemory", "MemoryAsync", "Memory", "_Chunk"],
         read: of_cupy,
     },
     Library {
@@ -189,7 +188,7 @@ fn buffers(_: &mut Python, copy: &Image, objects: &[(&str, u64)], _: &mut Budget
         if buffer == 0 {
             return Some([0; 3]);
         }
-        let [address, used, third, fourth] = [0, 8, 16, 24].map(|field| copy.word(buffer + field));
+        let [address, used, third, fourth] = [0, 8, 16, 24].map(|field| copy.word(buffer.wrapping_add(field)));
         let has_alignment = third.is_power_of_two() && (used..MOST).contains(&fourth);
         let bytes = if has_alignment { fourth } else { third };
         (copy.has(buffer) && (used..MOST).contains(&bytes)).then_some([address, bytes, 0])
