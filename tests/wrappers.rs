@@ -132,7 +132,7 @@ fn a_diff_has_a_row_for_the_caller_that_grew_and_none_for_the_wrapper() {
         line.split_once(", from ")
             .map_or(String::new(), |(_, callers)| callers.to_owned())
     };
-    let shown = page
+    let mut shown = page
         .lines()
         .map(|line| if is_through(line) { rest(line) } else { line.to_owned() });
     let is_named = |line: String| line.contains("gpu_alloc") || line.contains("checked_malloc");
