@@ -321,9 +321,6 @@ pub struct Process {
     /// names of frames were looked up and had not changed since the process started.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub packages: BTreeMap<String, String>,
-    /// The version of PyTorch (`2.11.0+cu130`), from the files beside its library; `None` if these could not be read.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pytorch: Option<String>,
 }
 
 impl Process {

@@ -237,15 +237,16 @@ fn what_grew_in_a_process_that_was_never_recorded_is_named_by_holder_type_and_ar
         .map(|row| format!("{}: {}", row["label"].as_str().expect("a label"), row["bytes_delta"]))
         .collect();
     assert_eq!(grown, ["__main__.kept: 20480"]);
-    for (list, name) in [
-        ("holders", "__main__.history"),
-        ("types", "bytes"),
-        ("arenas", "malloc: main arena"),
+    // A part of the new objects may lie in memory that the arena had, free but resident.
+    for (list, name, least) in [
+        ("holders", "__main__.history", 30_000_000),
+        ("types", "bytes", 30_000_000),
+        ("arenas", "malloc: main arena", 20_000_000),
     ] {
         let row = &diff["host"][list][0];
         let delta = row["bytes_delta"].as_u64().unwrap_or(0);
         assert!(
-            row["name"] == name && (30_000_000..33_000_000).contains(&delta),
+            row["name"] == name && (least..33_000_000).contains(&delta),
             "{list}: {}",
             diff["host"][list]
         );

@@ -20,7 +20,6 @@ mod members;
 pub mod memory_viz;
 pub mod packages;
 mod process;
-mod pytorch;
 pub mod segments;
 pub mod sidecar;
 pub mod timeline;
@@ -376,7 +375,6 @@ impl Place {
                 "name the file",
             ));
         }
-        pytorch::note_version(&mut loaded);
         Ok(loaded)
     }
 }
@@ -514,12 +512,10 @@ fn from_process(pid: u32, read: Reader) -> Result<Loaded, Failure> {
         found => found?,
     };
     let snapshot = file::read(&path, &path.display().to_string(), read)?;
-    let mut loaded = Loaded {
+    Ok(Loaded {
         root: Some(root),
         ..Loaded::of(snapshot, pid.to_string())
-    };
-    pytorch::note_version(&mut loaded);
-    Ok(loaded)
+    })
 }
 
 #[cfg(test)]

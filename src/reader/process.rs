@@ -66,7 +66,6 @@ impl RawSnapshot {
             recording: path.display().to_string(),
             python: self.python(),
             packages: BTreeMap::new(),
-            pytorch: None,
         };
         (process, Elapsed::since_start(header).ns())
     }

@@ -10,6 +10,8 @@ use std::path::Path;
 use culeak::analysis::site::package_of;
 use culeak::snapshot::{ProcessState, Snapshot};
 
+use crate::symbolize::locate::candidates;
+
 /// Adds the versions of all packages whose files are named in the snapshot, unless it has them. `root`: the root of the file system as
 /// the process sees it.
 pub fn add(snapshot: &mut Snapshot, root: Option<&Path>) {
@@ -28,12 +30,9 @@ pub fn add(snapshot: &mut Snapshot, root: Option<&Path>) {
     let started_ns = i128::from(snapshot.process.started_unix_ns);
     let mut versions = BTreeMap::new();
     for (folder, packages) in folders {
-        let folder = format!("{folder}-packages");
-        let folder = match root {
-            Some(root) => root.join(folder.trim_start_matches('/')),
-            None => folder.into(),
-        };
-        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let places = candidates(&format!("{folder}-packages"), root);
+        let entries = places.into_iter().find_map(|folder| std::fs::read_dir(folder).ok());
+        for entry in entries.into_iter().flatten().flatten() {
             let name = entry.file_name();
             let installed = name
                 .to_str()

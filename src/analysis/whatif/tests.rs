@@ -520,7 +520,7 @@ fn the_version_decides_which_variable_is_read_and_is_said() {
         .ranks
         .insert("PYTORCH_ALLOC_CONF".to_owned(), settings.clone());
     let mut of = |version: &str| {
-        snapshot.process.pytorch = Some(version.to_owned());
+        snapshot.process.packages.insert("torch".to_owned(), version.to_owned());
         let (timeline, stacks) = (streams().timeline(), CallStacks::of(&snapshot));
         let whatif = WhatIf::of(
             &snapshot,
@@ -539,7 +539,10 @@ fn the_version_decides_which_variable_is_read_and_is_said() {
     assert_eq!(treated_as, "2.12");
     assert!(notes[0].contains("2.15.0 is treated as 2.12"), "{notes:?}");
     // A key that the run's version does not know cannot be tried.
-    snapshot.process.pytorch = Some("2.10.0".to_owned());
+    snapshot
+        .process
+        .packages
+        .insert("torch".to_owned(), "2.10.0".to_owned());
     let question = Question {
         settings: vec!["large_segment_size_mb:64".to_owned()],
         ..Question::default()

@@ -70,9 +70,9 @@ impl Version {
     }
 }
 
-/// The version of PyTorch whose allocator a process used, as its files or the build id of its library state it.
+/// The version of PyTorch whose allocator a process used, by its installed package or the build id of its library.
 pub fn of_process(snapshot: &Snapshot) -> Option<&str> {
-    let stated = snapshot.process.pytorch.as_deref();
+    let stated = snapshot.process.packages.get("torch").map(String::as_str);
     stated.or_else(|| {
         let library = snapshot.modules.iter().find(|module| module.path.ends_with(LIBRARY))?;
         let build = BUILDS.iter().find(|(build_id, _)| *build_id == library.build_id)?;
@@ -101,12 +101,13 @@ mod tests {
     }
 
     #[test]
-    fn the_version_is_that_of_the_files_or_of_the_build_id() {
+    fn the_version_is_that_of_the_package_or_of_the_build_id() {
         let mut snapshot = crate::sample::Sample::new().finish(0, 0);
         assert_eq!(of_process(&snapshot), None);
-        snapshot.process.pytorch = Some("2.9.1".to_owned());
+        let packages = [("torch".to_owned(), "2.9.1".to_owned())];
+        snapshot.process.packages = packages.into();
         assert_eq!(of_process(&snapshot), Some("2.9.1"));
-        snapshot.process.pytorch = None;
+        snapshot.process.packages.clear();
         let (build_id, version) = BUILDS[5];
         let module = Module {
             path: "/venv/lib/python3.12/site-packages/torch/lib/libc10_cuda.so".to_owned(),

@@ -24,7 +24,7 @@ use self::processes::{Identity, Process};
 use super::{DoctorArgs, Finding, Level, machine};
 use crate::document::{Document, counted};
 use crate::errors::Failure;
-use crate::load::{self, Found};
+use crate::load::{self, Found, packages};
 use crate::progress::{Progress, Unit};
 use crate::text::units::plural;
 
@@ -133,7 +133,8 @@ fn read(inputs: &[OsString], findings: &mut Vec<Finding>) -> Vec<Recorded> {
     let mut ignored: BTreeMap<String, u64> = BTreeMap::new();
     for place in &places {
         match place.load_without_peaks() {
-            Ok(item) => {
+            Ok(mut item) => {
+                packages::add(&mut item.snapshot, item.root.as_deref());
                 if let Some(setting) = ignored_setting(&item.snapshot) {
                     *ignored.entry(setting).or_default() += 1;
                 }
