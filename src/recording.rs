@@ -324,7 +324,7 @@ impl Recording {
         self.file.header().ended_ns.store(self.now().max(1), Release);
     }
 
-    fn elements(&self, section: Section) -> &AtomicU64 {
+    pub(crate) fn elements(&self, section: Section) -> &AtomicU64 {
         // SAFETY: the header's address since the recording was created, of a mapping that is never unmapped; counts are atomics.
         unsafe { &(*self.often.header.load(Relaxed)).counts[section as usize] }
     }

@@ -346,7 +346,7 @@ fn an_adapter_that_does_not_fit_replaces_nothing() {
     let lines: Vec<&str> = outcome.stderr.lines().filter(|line| line.contains("adapter")).collect();
     assert_eq!(lines.len(), 1, "{}", outcome.everything());
     assert!(
-        lines[0].starts_with("culeak: the adapter for vllm does not fit vllm 0.33.0 and stays off: AttributeError"),
+        lines[0].starts_with("culeak: the part of the adapter for vllm that follows vllm.v1.core.kv_cache_manager does not fit vllm 0.33.0 and stays off: AttributeError"),
         "{}",
         lines[0]
     );

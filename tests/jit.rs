@@ -82,7 +82,7 @@ fn a_map_that_may_be_of_another_process_names_nothing() {
     let refused = |why: &str| {
         let (label, said) = site(&recording);
         assert!(label.starts_with("0x"), "{label}");
-        let note = format!("{}: {why}, so it names no generated code", map.0.display());
+        let note = format!("{}: {why}, so it may not name all generated code", map.0.display());
         assert!(said.contains(&note), "{said}");
     };
     let now = SystemTime::now();

@@ -35,7 +35,7 @@
  *
  * An owner that has ended and still has pages stays in the report, as "ended", until culeak_set_pages sets its pages to 0. At most
  * 4096 pools and owners are recorded at one time; others have the id 0, with which calls have no effect. Calls with one id must not
- * overlap.
+ * overlap, nor calls for an owner with the end of its pool.
  *
  * culeak_forward is for allocators that are two C functions, as torch.cuda.memory.CUDAPluggableAllocator takes them:
  *

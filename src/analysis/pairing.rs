@@ -73,10 +73,11 @@ impl Key {
         if by == By::Forward {
             return Key::by(by, row);
         }
-        let [exact, loose] = row.stacks[0].stack.own_fingerprints(by != By::Stack);
+        let [exact, loose, unqualified] = row.stacks[0].stack.own_fingerprints(by != By::Stack);
         Key {
             exact,
             loose,
+            unqualified,
             ..Key::of_site(row)
         }
     }
@@ -122,15 +123,18 @@ pub fn pair(before: &[Key], after: &[Key], moved: bool) -> Vec<Option<usize>> {
 
 /// As [`pair`], if libraries have other versions. Each row has two keys: that of all its frames, and that of the program's own lines.
 pub fn pair_across(before: &[[Key; 2]], after: &[[Key; 2]]) -> Vec<Option<usize>> {
-    let passes: [Pass<[Key; 2]>; 5] = [
+    let are_qualified = |keys: &[[Key; 2]]| keys.iter().any(|[whole, _]| whole.is_qualified());
+    let passes: [Pass<[Key; 2]>; 6] = [
         &|[whole, _]| (whole.exact, whole.pool, None),
         // The same lines of the program, through the same functions of libraries.
         &|[whole, own]| (own.exact, own.pool, Some(whole.loose)),
         &|[_, own]| (own.exact, own.pool, None),
         &|[whole, _]| (whole.loose, whole.pool, None),
         &|[_, own]| (own.loose, own.pool, None),
+        &|[_, own]| (own.unqualified, own.pool, None),
     ];
-    pair_by(before, after, |[whole, _]| whole.line, &passes)
+    let count = 5 + usize::from(are_qualified(before) != are_qualified(after));
+    pair_by(before, after, |[whole, _]| whole.line, &passes[..count])
 }
 
 /// What rows are matched by in one pass.

@@ -509,7 +509,7 @@ fn predict(
         let Ok(mut settings) = Settings::parse(text, version).map(as_run) else {
             continue;
         };
-        settings.limits_memory |= text == COLLECTING;
+        settings.limits_memory |= own.limits_memory || text == COLLECTING;
         if tried.contains(&settings) {
             continue;
         }

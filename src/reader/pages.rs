@@ -1,5 +1,7 @@
 //! Pools of pages and their owners.
 
+use std::collections::HashMap;
+
 use super::RawSnapshot;
 use super::details::{bytes_of, until_zero};
 use crate::format::{PagesRow, PagesState, PagesValues, Section, halves, pack};
@@ -11,15 +13,18 @@ impl RawSnapshot {
         let mut rows: Vec<_> = self.rows::<PagesRow>(Section::Pages, used).collect();
         rows.sort_by_key(|(number, row)| (row.begin_ns, *number));
         let (pools, owners): (Vec<_>, Vec<_>) = rows.into_iter().partition(|(_, row)| row.pool == 0);
+        let mut of_pool: HashMap<u64, Vec<PageOwner>> = HashMap::new();
+        for (_, row) in &owners {
+            of_pool.entry(row.pool).or_default().push(owner(row));
+        }
         let pools = pools.into_iter().map(|(number, row)| {
             let id = pack(number + 1, halves(row.state).1);
-            let owners = owners.iter().filter(|(_, owner)| owner.pool == id);
             PagePool {
                 domain: until_zero(&bytes_of(&row.name)),
                 page_bytes: row.page_bytes,
                 pages: pages(&row),
                 owners_begun: row.owners,
-                owners: owners.map(|(_, row)| owner(row)).collect(),
+                owners: of_pool.remove(&id).unwrap_or_default(),
             }
         });
         pools.collect()
@@ -129,6 +134,10 @@ mod tests {
         recording.end_pages(pool);
         let before = bytes();
         let pool = recording.begin_pages(None, b"engine", 1).unwrap();
+        let stay: Vec<_> = (0..40)
+            .filter_map(|_| recording.begin_pages(Some(pool), b"stays", 0))
+            .collect();
+        assert_eq!(stay.len(), 40);
         for number in 0..5_000 {
             let name = format!("request {number}");
             let owner = recording.begin_pages(Some(pool), name.as_bytes(), 0).unwrap();
@@ -137,7 +146,25 @@ mod tests {
             recording.set_pages(owner, [0; 4]);
         }
         assert_eq!((bytes(), recording.loss(Loss::Details)), (before, 1));
-        assert!(owners(&folder).is_empty());
+        assert_eq!(owners(&folder).len(), 40);
+    }
+
+    #[test]
+    fn few_owners_at_one_time_need_few_rows_however_many_of_them_stay() {
+        let (folder, recording) = recording("pages-few");
+        let pool = recording.begin_pages(None, b"engine", 1).unwrap();
+        for _ in 0..40 {
+            recording.begin_pages(Some(pool), b"stays", 0).unwrap();
+        }
+        for _ in 0..1_000 {
+            let owner = recording.begin_pages(Some(pool), b"passes", 0).unwrap();
+            recording.end_pages(owner);
+        }
+        assert_eq!(owners(&folder).len(), 40);
+        let rows = recording
+            .elements(crate::format::Section::Pages)
+            .load(std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(rows, 42);
     }
 
     #[test]

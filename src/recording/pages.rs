@@ -18,8 +18,6 @@ use crate::format::*;
 
 /// The most pools and owners at one time.
 const MOST: u64 = if cfg!(test) { 100 } else { 4096 };
-/// Rows that are looked at before another one is added.
-const LOOKED_AT: u32 = 32;
 /// The longest name, in bytes; longer names are truncated.
 const NAME_MAX: usize = 112;
 
@@ -32,7 +30,8 @@ impl Recording {
     /// room, which is counted.
     pub fn begin_pages(&self, pool: Option<PagesId>, name: &[u8], page_bytes: u64) -> Option<PagesId> {
         if let Some(pool) = pool {
-            self.pages_of(pool)?.owners.fetch_add(1, Relaxed);
+            let row = self.pages_of(pool).filter(|row| row.pool.load(Relaxed) == 0)?;
+            row.owners.fetch_add(1, Relaxed);
         }
         let Some((number, row, generation)) = (0..3).find_map(|_| self.unused_pages()) else {
             self.add(Loss::Details, 1);
@@ -69,9 +68,9 @@ impl Recording {
         if row.pool.load(Relaxed) == 0 {
             let count = self.elements(Section::Pages).load(Relaxed) as u32;
             for (number, owner) in (0..count).filter_map(|number| Some((number, self.pages_row(number)?))) {
-                // Acquire: the row is that of the owner in this generation, or `release` has no effect.
-                let (_, generation) = halves(owner.state.load(Acquire));
-                if owner.pool.load(Relaxed) == id.0 {
+                // Acquire: the pool is that of the owner in this generation, which `release` compares.
+                let (state, generation) = halves(owner.state.load(Acquire));
+                if state == PagesState::Used as u32 && owner.pool.load(Relaxed) == id.0 {
                     release(owner, PagesId(pack(number + 1, generation)));
                 }
             }
@@ -103,8 +102,7 @@ impl Recording {
         let count = self.elements(Section::Pages).load(Relaxed);
         let (is_full, count) = (count >= MOST, count as u32);
         let from = self.next_pages.load(Relaxed);
-        let looked_at = if is_full { count } else { count.min(LOOKED_AT) };
-        for number in (0..looked_at).map(|place| from.wrapping_add(place) % count) {
+        for number in (0..count).map(|place| from.wrapping_add(place) % count) {
             if let Some((row, generation)) = self.pages_row(number).and_then(|row| Some((row, taken(row)?))) {
                 self.next_pages.store(number + 1, Relaxed);
                 return Some((number, row, generation));

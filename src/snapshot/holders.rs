@@ -187,7 +187,10 @@ impl HostMemory {
     /// All resident memory by what allocates it, largest first: the arenas of malloc, Python's heap, and mappings.
     pub fn by_arena(&self) -> Vec<HostRow> {
         let of_malloc = |name: &str| name.contains("malloc");
-        let named = self.named().into_iter().filter(|(name, _)| !of_malloc(name));
+        let named = self
+            .named()
+            .into_iter()
+            .filter(|(name, _)| self.arenas.is_empty() || !of_malloc(name));
         let mut rows: Vec<HostRow> = self.arenas.clone();
         for (name, bytes) in named.filter(|(_, bytes)| *bytes > 0) {
             match rows.last_mut() {
@@ -201,7 +204,7 @@ impl HostMemory {
                 }),
             }
         }
-        rows.sort_by_key(|row| std::cmp::Reverse(row.bytes + row.free_bytes));
+        rows.sort_by_key(|row| std::cmp::Reverse(row.bytes.saturating_add(row.free_bytes)));
         rows
     }
 }

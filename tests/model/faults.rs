@@ -1,6 +1,7 @@
 //! Each system call of the preload library fails once, with each error that it may give. The program runs as without the library, and what
 //! was lost is said: by the recording, or in a line if there is none.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
@@ -113,6 +114,8 @@ struct Run {
     stdout: String,
     stderr: String,
     answers: Vec<Answer>,
+    /// No call met the fault.
+    is_whole: bool,
 }
 
 /// Runs a script; the library's system call with this number, from 0 on, fails, or the first one after it that can fail so: files of the
@@ -155,6 +158,7 @@ fn run(script: &Script, mode: Mode, mut fault: Option<(usize, Fault)>) -> Run {
         stderr: text("stderr"),
         answers: Answer::all(&text("transcript")),
         folder,
+        is_whole: fault.is_some(),
     }
 }
 
@@ -319,12 +323,20 @@ fn a_program_whose_recorder_fails_in_any_system_call_runs_as_without_it() {
     assert!(whole.status.success(), "{}", whole.stderr);
     check(&script, mode, &whole);
     assert!(whole.calls.len() > 300, "{} calls", whole.calls.len());
+    let without_fault = Cell::new(0);
     each_fault(&whole.calls, [7, 1], |number, fault| {
         let run = run(&script, mode, Some((number, fault)));
+        without_fault.update(|count| count + u32::from(run.is_whole));
         let (faulty, usual) = (behaviour(&run), behaviour(&whole));
         assert_eq!(faulty, usual, "with the fault (left) and without\n{}", run.stderr);
         check(&script, mode, &run);
     });
+    // The last calls of the longest runs.
+    assert!(
+        without_fault.get() <= 10,
+        "{} runs without their fault",
+        without_fault.get()
+    );
 }
 
 /// A run of a command.

@@ -11,7 +11,7 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 sources=$(cd "$here/../.." && pwd)
-mkdir -p "${1:?usage: run.sh DIR [TORCH VERSION]}"
+mkdir -p "${1:?usage: run.sh DIR [VERSION...]}"
 dir=$(cd "$1" && pwd)
 python=${PYTHON:-python3}
 versions=("${@:2}")
@@ -133,7 +133,7 @@ for program, peak, settings in measured:
     whatif = json.load(open(f"{work}/{program}-{settings}.json"))
     [own] = whatif["devices"]
     # Known from the files, or at least from the library.
-    assert whatif["pytorch"] and whatif["pytorch"].startswith(version), whatif["pytorch"]
+    assert whatif["pytorch"] and version.startswith(whatif["pytorch"]), whatif["pytorch"]
     [default] = json.load(open(f"{work}/{program}-.json"))["devices"]
     predicted = {row["settings"]: row["peak_reserved_bytes"] for row in default["predictions"]}
     predicted[""] = default["predictions"][0]["peak_reserved_bytes"] if default["predictions"] else 0

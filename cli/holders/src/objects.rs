@@ -189,7 +189,7 @@ fn buffers(_: &mut Python, copy: &Image, objects: &[(&str, u64)], _: &mut Budget
             return Some([0; 3]);
         }
         let [address, used, third, fourth] = [0, 8, 16, 24].map(|field| copy.word(buffer.wrapping_add(field)));
-        let has_alignment = third.is_power_of_two() && (used..MOST).contains(&fourth);
+        let has_alignment = third.is_power_of_two() && third <= 4096 && (used..MOST).contains(&fourth);
         let bytes = if has_alignment { fourth } else { third };
         (copy.has(buffer) && (used..MOST).contains(&bytes)).then_some([address, bytes, 0])
     };

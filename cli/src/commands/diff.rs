@@ -165,6 +165,8 @@ fn held(args: &DiffArgs, places: &[Place; 2], form: Form) -> Result<[Loaded; 2],
     let by_holder = are_unrecorded && sides.iter().any(|side| side.snapshot.holders.is_some());
     for (side, place) in sides.iter_mut().zip(places) {
         if matches!(place, Place::Process(_)) && (args.host || by_holder) {
+            // Names decide which memory belongs to a caching allocator.
+            args.names.name_frames(side);
             holders::of_place(side, place, args.host)?;
         }
         let host = side

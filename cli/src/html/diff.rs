@@ -35,7 +35,8 @@ pub fn write(sides: [Side; 2], options: &Options, full_stacks: bool, out: &mut d
         page.more(diff.hidden_rows, "row", "; the graph has all");
     });
     let mut below = Document::default();
-    if !diff.same_process {
+    // Charts are of all memory.
+    if !diff.same_process && options.filter.is_empty() {
         side_by_side::write(sides, &mut below);
     }
     for (name, snapshot) in [("before", before), ("after", after)] {

@@ -37,7 +37,9 @@ pub fn add(snapshot: &mut Snapshot, root: Option<&Path>) {
             let installed = name
                 .to_str()
                 .and_then(|name| name.strip_suffix(".dist-info")?.split_once('-'));
-            let Some((name, version)) = installed.filter(|(name, _)| packages.contains(name)) else {
+            let is_plain = |letter: char| letter.is_ascii_alphanumeric() || ".+!-_".contains(letter);
+            let is_wanted = |of: &(&str, &str)| packages.contains(of.0) && of.1.chars().all(is_plain);
+            let Some((name, version)) = installed.filter(is_wanted) else {
                 continue;
             };
             // Installers may keep old times of modification.

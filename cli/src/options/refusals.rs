@@ -68,7 +68,7 @@ const TABLE: &[Row] = table! {
     "--view tree" => "--by", "--sort", "--why", "-o FILE.html", "-o FILE.json", "-o FILE.svg";
         "a tree has a branch for each frame, and is text; a page (-o FILE.html) and a flame graph (-o FILE.svg) show \
          the same";
-    "-o FILE.svg" => "--by", "--sort", "--top", "--min-bytes", "--why", "--view", "--all", JOB, SEVERAL;
+    "-o FILE.svg" => "--by", "--sort", "--top", "--min-bytes", "--why", "--view", "--all", "--host", JOB, SEVERAL;
         "a flame graph shows all stacks of one process";
     NO_GRAPH => "--lines"; "only flame graphs have one frame for each function or each line; add -o FILE.svg";
     "--view phases" => "--by", "--sort", "--min-bytes", "--full-stacks", "--suppressions", "--at", "--between",
@@ -82,8 +82,9 @@ const TABLE: &[Row] = table! {
     "--view losses" => "-o FILE.html", "-o FILE.json"; "these formats have all counts of losses anyway";
     HELD => "--sort temporary", "--sort lifetime"; "only events have such an order; add --view churn";
     LEDGER_DIFF => "--by", "--sort", "--top", "--min-bytes", "--kind", "--device", "--focus", "--ignore",
-        "--category", "--since", "--all", "--full-stacks", JOB;
+        "--category", "--since", "--all", "--full-stacks", "--host", JOB;
         "a ledger has a line for everything that holds device memory, of one process";
+    "--host" => "--at", JOB; "host memory is known of the moment of the search, of one process";
     JOB => "--view tree", "--view stacks", "--full-stacks", "--all", "--sort count", OBJECTS;
         "stacks and counts are compared of two processes; name one process on each side";
     "--view tree" => "--view stacks", "--view ledger", "--view objects", "--view losses", "--view phases",

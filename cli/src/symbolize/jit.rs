@@ -32,6 +32,8 @@ const LONGEST: u64 = 1 << 30;
 const LONGEST_NAME: u64 = 4096;
 /// How often names may be given to addresses.
 const MOST_NAMINGS: usize = 1 << 27;
+/// How many names are kept.
+const MOST_NAMES: usize = 1 << 20;
 /// How many folders are searched for a dump.
 const FOLDERS: usize = 1000;
 /// The kernel's clock for files is coarser than that for processes.
@@ -65,7 +67,7 @@ pub fn name(snapshot: &mut Snapshot, places: &Places) -> Vec<Note> {
             && error.kind() != io::ErrorKind::NotFound
         {
             let module = path.display().to_string();
-            let problem = format!("{error}, so it names no generated code");
+            let problem = format!("{error}, so it may not name all generated code");
             notes.push(Note::Doubtful { module, problem });
         }
     };
@@ -201,9 +203,9 @@ impl Names {
             return Ok(());
         }
         self.namings += within;
-        if self.namings > MOST_NAMINGS {
+        if self.namings > MOST_NAMINGS || self.names.len() >= MOST_NAMES {
             return Err(io::Error::other(
-                "is damaged: most of its code is at the same addresses",
+                "is damaged: too much of its code is at the same addresses",
             ));
         }
         self.name_of[from..from + within].fill(u32::try_from(self.names.len()).ok());
@@ -253,6 +255,10 @@ impl Names {
         }
         skip(&mut file, u64::from(header[2]).saturating_sub(40))?;
         while let Some([id, bytes, ..]) = fields::<4>(&mut file)? {
+            // Not written yet.
+            if bytes == 0 {
+                return Ok(());
+            }
             let damaged = || io::Error::other("is damaged");
             let rest = bytes.checked_sub(16).ok_or_else(damaged)?;
             let mut record = file.by_ref().take(rest.into());

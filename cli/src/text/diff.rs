@@ -127,7 +127,7 @@ fn compared(diff: &Diff) -> Vec<(&'static str, String)> {
     }
     let (before, after) = (&diff.before.process, &diff.after.process);
     match diff.same_process {
-        _ if is_unchanged(diff) && !has_objects(diff) => {}
+        _ if is_unchanged(diff) && !has_others(diff) => {}
         true => rows.push(("process", parts::process(after))),
         false => rows.extend([("before", parts::process(before)), ("after", parts::process(after))]),
     }
@@ -158,14 +158,16 @@ fn is_unchanged(diff: &Diff) -> bool {
     (totals.bytes_delta, totals.count_delta) == (0, 0) && only_unchanged(totals)
 }
 
-/// Objects without an address changed.
-fn has_objects(diff: &Diff) -> bool {
-    diff.objects.as_ref().is_some_and(|objects| !objects.rows.is_empty())
+/// Objects without an address changed, or host memory.
+fn has_others(diff: &Diff) -> bool {
+    let has_objects = diff.objects.as_ref().is_some_and(|objects| !objects.rows.is_empty());
+    has_objects || diff.host.as_ref().is_some_and(|host| host.before != host.after)
 }
 
 fn headline(diff: &Diff) -> Text {
     let (totals, delta) = (&diff.totals, diff.totals.bytes_delta);
-    let what = match (is_unchanged(diff), has_objects(diff)) {
+    let what = match (is_unchanged(diff), has_others(diff)) {
+        (true, true) if diff.host.is_some() => "no change of GPU memory".to_owned(),
         (true, true) => "no change of memory".to_owned(),
         (true, false) => "no change".to_owned(),
         _ => changed(diff.same_process, delta),

@@ -52,7 +52,12 @@ pub fn page(why: &Why, modules: Option<usize>) -> Document {
 
 /// `41.9 MiB at 3 call sites; 1 root retains 41.9 MiB`.
 fn headline(why: &Why) -> Text {
-    if why.total.count == 0 && why.search.host.is_some() && why.selector.is_none() && why.class.is_none() {
+    if why.total.count == 0
+        && why.search.host.is_some()
+        && why.selector.is_none()
+        && why.class.is_none()
+        && why.filter.is_none()
+    {
         return bold("no GPU memory is known to be held");
     }
     let when: String = why.when.iter().map(|when| format!(" {when}")).collect();

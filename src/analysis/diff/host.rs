@@ -41,7 +41,7 @@ pub(super) fn changes(before: Option<&Holders>, after: Option<&Holders>, options
     let types = |host: &HostMemory| rows(host.types.iter().map(|row| (row.name.clone(), row.bytes, row.count)));
     let arenas = |host: &HostMemory| {
         let all = host.by_arena().into_iter();
-        rows(all.map(|row| (row.name, row.bytes + row.free_bytes, row.count)))
+        rows(all.map(|row| (row.name, row.bytes.saturating_add(row.free_bytes), row.count)))
     };
     Some(HostChanges {
         before: old.resident_bytes,

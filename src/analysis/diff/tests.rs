@@ -36,8 +36,22 @@ fn methods_match_although_one_interpreter_does_not_know_their_classes() {
     for line in ["/src/train.py:212", "/src/train.py:215"] {
         let mut new = holding(["Trainer.step", "<module>"], line);
         new.process.pid += 1;
+        let of = |snapshot: &Snapshot, version: &str| {
+            let mut known = snapshot.clone();
+            known.process.python = Some(Python {
+                version: version.to_owned(),
+                no_frames: None,
+            });
+            known
+        };
+        let known = [of(&old, "3.10.14"), of(&new, "3.12.1")];
         for by in [By::Stack, By::Site] {
-            for (before, after) in [(&old, &new), (&new, &old)] {
+            for (before, after) in [
+                (&old, &new),
+                (&new, &old),
+                (&known[0], &known[1]),
+                (&known[1], &known[0]),
+            ] {
                 let diff = Diff::of(
                     before,
                     after,

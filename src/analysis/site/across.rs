@@ -21,23 +21,23 @@ pub fn module_stem(name: &str) -> &str {
 }
 
 impl<'a> CallStack<'a> {
-    /// Over the program's own frames: with the numbers of their lines, and without. Of a stack without such frames, over the module
-    /// and the function of each shown frame. `site_alone`: over the call site.
-    pub fn own_fingerprints(&self, site_alone: bool) -> [Fingerprint; 2] {
+    /// Over the program's own frames: with the numbers of their lines, without them, and without the classes of methods either. Of a
+    /// stack without such frames, over the module and the function of each shown frame. `site_alone`: over the call site.
+    pub fn own_fingerprints(&self, site_alone: bool) -> [Fingerprint; 3] {
         let is_own = |frame: &Frame| frame.role == Role::User || frame.is_own_wrapper();
         let from = self.site.filter(|_| site_alone).unwrap_or(0);
         let has_own = match site_alone {
             true => self.site().is_some_and(is_own),
             false => self.frames.iter().any(is_own),
         };
-        let mut hashers = [Hasher::new(), Hasher::new()];
+        let mut hashers = [(); 3].map(|()| Hasher::new());
         // The line of a comprehension counts as that of the function around it, which is the next frame.
         let mut line = None;
         for frame in self.frames[from..].iter().filter(|frame| has_own && is_own(frame)) {
             line = line.or(frame.line);
             if !is_comprehension(frame) {
                 let line = line.take();
-                [(true, line), (false, None)]
+                [(true, line), (false, None), (true, None)]
                     .into_iter()
                     .zip(&mut hashers)
                     .for_each(|((short, line), hasher)| hasher.own_frame(frame, short, line));

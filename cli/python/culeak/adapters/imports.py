@@ -52,9 +52,12 @@ class Adapter:
         except Exception as error:  # noqa: BLE001: the program must not notice
             undo(before)
             version = getattr(sys.modules.get(name.split(".")[0]), "__version__", "of this version")
+            part = "the adapter for {}".format(self.name)
+            if len(self._starts) > 1:
+                part = "the part of {} that follows {}".format(part, name)
             say(
-                "the adapter for {} does not fit {} {} and stays off: {}: {}".format(
-                    self.name, self.name, version, type(error).__name__, error
+                "{} does not fit {} {} and stays off: {}: {}".format(
+                    part, self.name, version, type(error).__name__, error
                 )
             )
 

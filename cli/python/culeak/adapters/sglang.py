@@ -71,7 +71,7 @@ class _Pool:
         evictable = getattr(cache, "evictable_size", int)()
         # Caches of several pools have several sizes.
         cached = evictable // allocator.page_size if isinstance(evictable, int) else 0
-        self.pages.set(max(0, size - free - cached), cached, free=free)
+        self.pages.set(max(0, size - free - cached), cached, free=max(0, free))
 
     def holds(self, request: Any, count: int) -> None:
         known = self.requests.get(request.rid)
@@ -352,7 +352,7 @@ def _start_batch(module: ModuleType) -> None:
     def decodes(original: Callable[..., Any]) -> Callable[..., Any]:
         def prepare_for_decode(self: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(self, *args, **kwargs)
-            known = _known(self.tree_cache)
+            known = _known(getattr(self, "tree_cache", None))
             if known is not None:
                 try:
                     size = known.tokens

@@ -69,7 +69,7 @@ class _Pool:
         if pool is not None and self.domain.is_on:
             free, waiting, cached = pool.get_num_free_blocks(), len(self.waiting), len(self.cached)
             # One block is a placeholder.
-            self.pages.set(len(pool.blocks) - 1 - free - waiting, cached, waiting, free - cached)
+            self.pages.set(max(0, len(pool.blocks) - 1 - free - waiting), cached, waiting, max(0, free - cached))
 
     def changed(self, count: int) -> None:
         """The current request has so many more blocks."""
@@ -122,8 +122,10 @@ def block_bytes(config: Any) -> int:
     return int(total // config.num_blocks)
 
 
-def _known(pool: Any) -> Optional[_Pool]:
-    return pool.__dict__.get("_culeak")  # type: ignore[no-any-return]
+def _known(owner: Any) -> Optional[_Pool]:
+    """Of a pool, or of a manager, which has a pool in all known versions."""
+    known: Optional[_Pool] = getattr(getattr(owner, "block_pool", owner), "__dict__", {}).get("_culeak")
+    return known
 
 
 def _start(manager: ModuleType) -> None:
@@ -173,6 +175,8 @@ def _start(manager: ModuleType) -> None:
             result = original(self, blocks, *args, **kwargs)
             if known is not None and touched:
                 try:
+                    # Another request uses blocks that are still sent: they are live.
+                    known.waiting.difference_update([block.block_id for block in touched])
                     if unused:
                         known.took(unused)
                     known.changed(len(touched))
@@ -221,7 +225,7 @@ def _start(manager: ModuleType) -> None:
         """For a request: its blocks change."""
 
         def work(self: Any, *args: Any, **kwargs: Any) -> Any:
-            known = _known(self.block_pool)
+            known = _known(self)
             if known is None:
                 return original(self, *args, **kwargs)
             request = args[0] if args else kwargs.get("request", kwargs.get("request_id"))
@@ -237,7 +241,7 @@ def _start(manager: ModuleType) -> None:
         def release(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(self, request, *args, **kwargs)
             try:
-                known = _known(self.block_pool)
+                known = _known(self)
                 if known is not None:
                     # They are given back later, after the step that may still write them.
                     if isinstance(result, list):
@@ -271,11 +275,11 @@ def _start_scheduler(scheduler: ModuleType) -> None:
     def frees(original: Callable[..., Any]) -> Callable[..., Any]:
         def _free_request(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(self, request, *args, **kwargs)
-            manager = self.kv_cache_manager
-            known = _known(manager.block_pool)
-            # It holds blocks only if they are to be transferred first.
-            if known is not None and request.request_id in known.requests:
+            manager = getattr(self, "kv_cache_manager", None)
+            known = _known(manager)
+            if known is not None:
                 try:
+                    # It holds blocks only if they are to be transferred first.
                     blocks_of = getattr(getattr(manager, "coordinator", None), "get_blocks", lambda _: ())
                     known.ended(request, blocks_of(request.request_id))
                 except Exception as error:  # noqa: BLE001

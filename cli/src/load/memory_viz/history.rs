@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use culeak::kind::Kind;
 use culeak::snapshot::{Failed, Mark};
 
-use super::{Reader, named};
+use super::{Reader, named, shortened};
 use crate::pickle::Id;
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
@@ -106,14 +106,18 @@ impl Reader<'_, '_> {
 
     /// The stack of a block with its labels, which are outside the outermost Python frame.
     pub(super) fn labelled(&mut self, block: Id, labels: &[usize]) -> Result<Option<usize>, String> {
-        let mut frames = match self.frames_of(block) {
-            Some(frames) => self.locations(frames)?,
-            None => Vec::new(),
-        };
-        self.labelled = self.labelled.saturating_add(frames.len() + labels.len());
+        let frames = self.frames_of(block);
+        let count = frames
+            .and_then(|frames| self.pickle.items(frames))
+            .map_or(0, <[_]>::len);
+        self.labelled = self.labelled.saturating_add(count + labels.len());
         if self.labelled > LABELLED_FRAMES {
             return self.stack_of(block);
         }
+        let mut frames = match frames {
+            Some(frames) => self.locations(frames)?,
+            None => Vec::new(),
+        };
         let locations = &self.snapshot.locations;
         let python = frames.iter().rposition(|&frame| !locations[frame].language.is_native());
         let at = python.map_or(frames.len(), |outermost| outermost + 1);
@@ -167,7 +171,7 @@ impl Reader<'_, '_> {
         if time_us > 0 {
             self.snapshot.marks.push(Mark {
                 time_ns: time_us.saturating_mul(1000),
-                name: name.to_owned(),
+                name: shortened(name),
                 thread: 0,
             });
         }
