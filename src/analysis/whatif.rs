@@ -142,6 +142,8 @@ pub struct Prediction {
     /// The value for the environment variable, with those of the run's settings that do not matter here; `None`: it is no setting.
     pub settings: Option<String>,
     pub peak_reserved_bytes: u64,
+    /// The least: where blocks are left whole, it can depend on sizes of requests that the log does not have.
+    pub least_peak_reserved_bytes: u64,
     pub end_reserved_bytes: u64,
     /// Calls that take memory from the driver or give it back.
     pub driver_calls: u64,
@@ -206,7 +208,7 @@ fn replay(trace: &Trace, settings: &Settings, classes: &[u32], plan: Plan) -> Re
             } => {
                 let class = classes.get(segment as usize).copied().unwrap_or(0);
                 let unsplit = settings.max_split..settings.max_split.saturating_add(model::SMALL);
-                if plan.smaller && is_whole && unsplit.contains(&bytes) {
+                if plan.smaller && is_whole && unsplit.contains(&bytes) && !trace.cut_sizes.contains(&bytes) {
                     bytes = settings.max_split - model::SMALLEST;
                 }
                 blocks.insert(block, model.allocate(bytes, class));
@@ -479,6 +481,7 @@ fn predict(
             label,
             settings: text,
             peak_reserved_bytes: most(|model| model.peak),
+            least_peak_reserved_bytes: runs.iter().map(|run| run.model.peak).min().unwrap_or(0),
             end_reserved_bytes: most(|model| model.reserved),
             driver_calls: most(|model| model.driver_calls),
             fits_device: plan.device_bytes.map(|_| most(|model| model.failed) == 0),

@@ -104,10 +104,16 @@ fn table(device: &OnDevice, page: &mut Document) {
         Some(FailedRequest::Perhaps) => "perhaps",
         _ => "fails",
     };
+    let peak = |row: &&Prediction| match (row.least_peak_reserved_bytes, row.peak_reserved_bytes) {
+        (least, most) if least < most - most / 10 => {
+            Cell::from(format!("{} to {}", units::bytes(least), units::bytes(most)))
+        }
+        (_, most) => Cell::Size(most),
+    };
     let best = device.recommended.first().map(|&best| &device.predictions[best]);
     let is_best = |row: &&Prediction| best == Some(*row);
     let rows = Rows::of(&device.predictions)
-        .column("peak reserved", |row| Cell::Size(row.peak_reserved_bytes))
+        .column("peak reserved", peak)
         .short("peak")
         .column("at the end", |row| Cell::Size(row.end_reserved_bytes))
         .short("end")

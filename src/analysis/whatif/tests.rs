@@ -218,6 +218,8 @@ fn a_block_that_fills_its_range_may_be_just_too_small_to_be_left_whole() {
         (peak(&found, "as recorded"), peak(&found, "max_split_size_mb:32")),
         (Some(32), Some(64))
     );
+    let unsplit = found.predictions.iter().find(|of| of.label == "max_split_size_mb:32");
+    assert_eq!(unsplit.map(|of| of.least_peak_reserved_bytes), Some(32 * MIB));
     // The rest of the range was split off, so the size is that of the request.
     let log = Log::default()
         .segment(A, 64)
@@ -227,6 +229,12 @@ fn a_block_that_fills_its_range_may_be_just_too_small_to_be_left_whole() {
         .free(A, 32);
     let found = log.block(A, 32).free(A, 32).on_device(&process(), &Question::default());
     assert_eq!(peak(&found, "max_split_size_mb:32"), Some(96));
+    // Once the size was split off, blocks of this size that fill a range are of such requests too.
+    let rest = A + 32 * MIB;
+    let log = Log::default().segment(A, 64).block(A, 64).free(A, 64).block(A, 32);
+    let log = log.block(rest, 32).free(rest, 32).block(rest, 32);
+    let found = log.on_device(&process(), &Question::default());
+    assert_eq!(peak(&found, "max_split_size_mb:32"), Some(128));
 }
 
 #[test]

@@ -78,6 +78,8 @@ pub struct Trace {
     pub allocations: u64,
     /// Segments that were idle when a request for which they have room got new memory, and since then: their addresses.
     pub passed_over: HashSet<u64>,
+    /// Sizes of blocks that were cut from larger free ranges: what such a block has is what was requested.
+    pub cut_sizes: HashSet<u64>,
     /// The last request to the allocator that failed for lack of memory.
     pub failed_bytes: Option<u64>,
     /// The driver had no more memory, and the cache was given back.
@@ -553,6 +555,9 @@ impl Builder<'_> {
             Some((segment, is_new, run)) => {
                 // A block of just this size that got new memory, although one that may serve it was free, was requested smaller.
                 is_whole = bytes >= run;
+                if !is_whole {
+                    self.trace.cut_sizes.insert(bytes);
+                }
                 let is_near = (self.own.max_split..self.own.max_split.saturating_add(SMALL)).contains(&bytes);
                 let mut larger = self.layout.by_size[0].range((bytes, 0)..);
                 if is_new && is_near && larger.any(|&(length, _)| self.own.accepts(bytes, length)) {
