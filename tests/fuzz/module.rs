@@ -10,6 +10,9 @@ use std::process::Command;
 use culeak_holders::copy::Image;
 use culeak_holders::modules::Modules;
 use culeak_holders::source::{Region, Source, Thread};
+use object::Endianness;
+use object::elf::{FileHeader64, SectionHeader64};
+use object::read::elf::{CompressionHeader, FileHeader, SectionHeader};
 
 use super::mutate::{Form, pack, unpack};
 use super::{TOLERATED, Target};
@@ -28,7 +31,10 @@ pub const MODULE: Target = Target {
             // `culeak` reads names in another process (`symbolize/child.rs`), since the libraries that do it panic now and then.
             TOLERATED.set(true);
             let calls: Vec<u64> = (0x1000..0x1400).step_by(13).collect();
-            let named = catch_unwind(AssertUnwindSafe(|| symbolize::tests::names_of(&path, &calls)));
+            let named = catch_unwind(AssertUnwindSafe(|| match is_huge_unpacked(&bytes) {
+                true => Vec::new(),
+                false => symbolize::tests::names_of(&path, &calls),
+            }));
             TOLERATED.set(false);
             variables(&Loaded {
                 path: path.clone(),
@@ -64,6 +70,20 @@ pub const GENERATED: Target = Target {
         vec![map, dump(0, 16 + 40 + 13 + 4)]
     },
 };
+
+/// Whether a compressed section says that it has more than 1 GiB. The libraries then allocate that much at once, which can end the
+/// process, as it would end the child.
+fn is_huge_unpacked(bytes: &[u8]) -> bool {
+    let huge = || {
+        let header = FileHeader64::<Endianness>::parse(bytes).ok()?;
+        let endian = header.endian().ok()?;
+        let sections = header.section_headers(endian, bytes).ok()?;
+        let unpacked =
+            |section: &SectionHeader64<_>| Some(section.compression(endian, bytes).ok()??.0.ch_size(endian).into());
+        Some(sections.iter().filter_map(unpacked).any(|size: u64| size > 1 << 30))
+    };
+    huge().unwrap_or(false)
+}
 
 /// Looks up all that the search for holders looks up in a module.
 fn variables(loaded: &Loaded) {
