@@ -15,7 +15,7 @@ use std::collections::HashSet;
 
 use foldhash::fast::FixedState;
 
-use super::rules::{put_behind, two_digits};
+use super::rules::two_digits;
 use super::{EdgeKind, NodeId, Phase, Reference, Sort, Walk};
 use crate::python::TypeId;
 
@@ -37,8 +37,8 @@ pub(crate) struct Records {
     watched: HashSet<u64, FixedState>,
 }
 
-/// Types of objects that have all memory of an allocator, used or free.
-const POOLS: [&str; 1] = ["SingleDeviceMemoryPool"];
+/// The type of CuPy's objects that have all memory of an allocator, used or free.
+const POOL: &str = "SingleDeviceMemoryPool";
 /// Finalizers whose arguments have finalizers, and so on.
 const ROUNDS: usize = 32;
 
@@ -48,21 +48,17 @@ impl Walk<'_, '_> {
         let Some(python) = self.python.as_deref_mut() else {
             return;
         };
-        if python.is_finalizer(of) {
-            references.iter_mut().for_each(put_behind);
+        let until = if python.is_finalizer(of) {
             let referent = |reference: &Reference| python.referent(self.copy, reference.target);
-            let Some(watched) = references.iter().find_map(referent) else {
-                return;
-            };
-            self.waiting.watched.insert(watched);
+            let watched = references.iter().find_map(referent);
+            self.waiting.watched.extend(watched);
+            watched.map(Until::Reached)
+        } else {
+            (python.type_name(of) == POOL).then_some(Until::End)
+        };
+        if let Some(until) = until {
             let waiting = references.extract_if(.., |reference| reference.edge.kind() != EdgeKind::Class);
-            let until = Until::Reached(watched);
-            self.waiting
-                .references
-                .extend(waiting.map(|reference| (node, reference, until)));
-        } else if POOLS.contains(&python.type_name(of)) {
-            let waiting = references.extract_if(.., |reference| reference.edge.kind() != EdgeKind::Class);
-            (self.waiting.references).extend(waiting.map(|reference| (node, reference, Until::End)));
+            (self.waiting.references).extend(waiting.map(|reference| (node, reference, until)));
         } else if python.is_dict(of) {
             // Keys are there in general dictionaries only.
             let is_key = |reference: &Reference| reference.edge.kind() == EdgeKind::Key;

@@ -2,7 +2,7 @@
 
 use crate::copy::Image;
 use crate::native::{Chunk, Heap, Native, vectors};
-use crate::python::{Python, Reference, Sort, TypeId};
+use crate::python::{Python, TypeId};
 
 /// Of a `c10::StorageImpl`: up to and including its pointer to the data. Of a `c10::TensorImpl`: up to and including those to
 /// its storage and to what autograd keeps of it. What follows may be uninitialised.
@@ -64,13 +64,6 @@ pub fn is_short_text(page: &[u64; 512], first: usize, place: usize, address: u64
         page[string] == address + buffer as u64 * 8 && vectors::is_text(&page[buffer..], page[string + 1])
     };
     (place >= first + 2 && is_text(place - 2)) || (place >= first + 3 && is_text(place - 3))
-}
-
-/// A function that runs when an object is freed refers to what it frees, but is not what one thinks of as its holder.
-pub fn put_behind(reference: &mut Reference) {
-    if reference.sort == Sort::Named {
-        reference.sort = Sort::Context;
-    }
 }
 
 #[cfg(test)]
