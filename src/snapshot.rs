@@ -78,7 +78,7 @@ pub struct Snapshot {
     #[serde(default, skip_serializing_if = "Allocations::is_empty")]
     pub objects: Allocations,
     /// Whether `objects` are all that the recorder knows; false if none were recorded, or none are known at this point.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub objects_known: bool,
     /// Objects that existed at [`Snapshot::end`] and were destroyed afterwards, oldest first.
     #[serde(default, skip_serializing_if = "Allocations::is_empty")]
@@ -147,8 +147,9 @@ pub struct Snapshot {
     pub losses: Losses,
 }
 
-fn is_false(value: &bool) -> bool {
-    !value
+/// Whether a field has the value that it has when it is absent.
+pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// Stacks were taken for blocks chosen by chance ([`crate::sampling`]). `totals` and `at_peaks` are estimates then; counters and
@@ -498,7 +499,7 @@ pub struct Allocator {
 
 /// Memory use of the devices as the driver reports it. It is not part of a recording: `culeak` asks the driver when it
 /// takes a snapshot of a running process.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Usage {
     /// The library that was asked: `NVML 580.65.06`.
@@ -509,7 +510,7 @@ pub struct Usage {
     pub missing: Option<String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DeviceUsage {
     pub device: usize,
@@ -563,7 +564,7 @@ pub struct Losses {
     /// Frees that failed; the record was restored.
     pub failed_frees: u64,
     /// The part of these that released a handle of physical memory, for example twice.
-    #[serde(default, skip_serializing_if = "is_none")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub failed_releases: u64,
     /// Frees that returned error 4 (driver shutting down), counted as freed.
     pub teardown_frees: u64,
@@ -591,7 +592,7 @@ pub struct Losses {
     #[serde(default)]
     pub lost_marks: u64,
     /// Segments not recorded (no space, or a size that cannot be).
-    #[serde(default, skip_serializing_if = "is_none")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub lost_segments: u64,
     /// Why there are no segments: the kernel driver's requests have a layout that culeak does not know.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -600,10 +601,6 @@ pub struct Losses {
     pub recorder_ns: u64,
     /// Allocations and frees observed.
     pub events: u64,
-}
-
-fn is_none(lost: &u64) -> bool {
-    *lost == 0
 }
 
 impl Snapshot {

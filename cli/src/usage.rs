@@ -35,8 +35,8 @@ pub fn ask_driver(item: &mut Loaded) {
     let uuids: Vec<&str> = snapshot.devices.iter().map(|device| device.uuid.as_str()).collect();
     snapshot.usage = Some(ask(pid, &uuids).unwrap_or_else(|why| Usage {
         source: "NVML".to_owned(),
-        devices: Vec::new(),
         missing: Some(why),
+        ..Usage::default()
     }));
 }
 
@@ -74,8 +74,7 @@ fn gather(args: &ProbeUsageArgs) -> Result<Usage, Error> {
         .map_or_else(|_| "NVML".to_owned(), |version| format!("NVML {version}"));
     let mut usage = Usage {
         source,
-        devices: Vec::new(),
-        missing: None,
+        ..Usage::default()
     };
     for (device, uuid) in args.uuids.iter().enumerate() {
         match device_usage(&nvml, device, uuid, args.pid) {

@@ -18,6 +18,7 @@ use culeak::analysis::job::identity;
 use culeak::analysis::report::Row;
 use culeak::analysis::site::{CallStack, Fingerprint, Frame, Line};
 use culeak::snapshot::Class;
+use culeak::table;
 
 use crate::document::{self, counted};
 use crate::escape::Escaped;
@@ -139,55 +140,28 @@ impl Kind {
         }
     }
 
-    pub const ALL: [Kind; 11] = [
-        Kind::Leak,
-        Kind::New,
-        Kind::Grown,
-        Kind::Limit,
-        Kind::Incomplete,
-        Kind::Objects,
-        Kind::Held(Class::Lost),
-        Kind::Held(Class::Cycle),
-        Kind::Held(Class::NativeHolder),
-        Kind::Held(Class::OverCounted),
-        Kind::Outlier,
-    ];
-
-    /// The machine-readable name.
+    /// The machine-readable name. No option makes blocks that something holds a failure.
     pub fn id(self) -> &'static str {
-        match self {
-            Kind::Leak => "gpu-memory-leak",
-            Kind::New => "gpu-memory-leak-new",
-            Kind::Grown => "gpu-memory-leak-grown",
-            Kind::Limit => "gpu-memory-over-limit",
-            Kind::Objects => "gpu-objects-over-limit",
-            Kind::Held(Class::Lost) => "gpu-memory-lost",
-            Kind::Held(Class::Cycle) => "gpu-memory-cycle",
-            Kind::Held(Class::NativeHolder) => "gpu-memory-native-holder",
-            Kind::Held(Class::OverCounted) => "gpu-memory-over-counted",
-            Kind::Held(Class::Held) => "gpu-memory-held",
-            Kind::Outlier => "gpu-memory-outlier",
-            Kind::Incomplete => "gpu-memory-recording-incomplete",
-        }
-    }
-
-    pub fn description(self) -> &'static str {
-        match self {
-            Kind::Leak => "CUDA memory is never freed.",
-            Kind::New => "CUDA memory is never freed, at a call site that the baseline does not have.",
-            Kind::Grown => "A known call site holds more memory than the baseline allows.",
-            Kind::Limit => "All call sites together hold more memory than allowed.",
-            Kind::Objects => "There are more CUDA objects of a kind than allowed.",
-            Kind::Held(Class::Lost) => "No pointer to CUDA memory is left in the process.",
-            Kind::Held(Class::Cycle) => "CUDA memory is held by Python objects that only refer to each other.",
-            Kind::Held(Class::NativeHolder) => "CUDA memory is held by native code through a Python object.",
-            Kind::Held(Class::OverCounted) => "CUDA memory is held by a reference that was never released.",
-            Kind::Held(Class::Held) => "CUDA memory is held by a variable.",
-            Kind::Outlier => "A process holds more CUDA memory than the other processes of its job.",
-            Kind::Incomplete => "Something that a rule speaks of was not seen, so the absence of leaks is not proven.",
-        }
+        let row = KINDS.iter().find(|(kind, ..)| *kind == self);
+        row.map_or("gpu-memory-held", |(_, id, _)| id)
     }
 }
+
+/// Each kind, its machine-readable name and its description, in the order of the rules of SARIF.
+pub const KINDS: [(Kind, &str, &str); 11] = table! {
+    Kind::Leak, "gpu-memory-leak", "CUDA memory is never freed.";
+    Kind::New, "gpu-memory-leak-new", "CUDA memory is never freed, at a call site that the baseline does not have.";
+    Kind::Grown, "gpu-memory-leak-grown", "A known call site holds more memory than the baseline allows.";
+    Kind::Limit, "gpu-memory-over-limit", "All call sites together hold more memory than allowed.";
+    Kind::Incomplete, "gpu-memory-recording-incomplete",
+        "Something that a rule speaks of was not seen, so the absence of leaks is not proven.";
+    Kind::Objects, "gpu-objects-over-limit", "There are more CUDA objects of a kind than allowed.";
+    Kind::Held(Class::Lost), "gpu-memory-lost", "No pointer to CUDA memory is left in the process.";
+    Kind::Held(Class::Cycle), "gpu-memory-cycle", "CUDA memory is held by Python objects that only refer to each other.";
+    Kind::Held(Class::NativeHolder), "gpu-memory-native-holder", "CUDA memory is held by native code through a Python object.";
+    Kind::Held(Class::OverCounted), "gpu-memory-over-counted", "CUDA memory is held by a reference that was never released.";
+    Kind::Outlier, "gpu-memory-outlier", "A process holds more CUDA memory than the other processes of its job.";
+};
 
 /// `rank 5`, for titles among those of other processes.
 pub fn rank_of(verdict: &Verdict) -> Option<String> {

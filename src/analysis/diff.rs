@@ -14,13 +14,11 @@ use crate::analysis::libraries::{self, LibraryChange};
 use crate::analysis::opaque::OpaquePool;
 use crate::analysis::pairing::{Key, pair, pair_across};
 use crate::analysis::program::Program;
-use crate::analysis::report::{
-    By, CALLERS_KEPT, Cut, ProcessLine, Row, RowsOfKinds, Sort, Tally, is_zero, process_line,
-};
+use crate::analysis::report::{By, CALLERS_KEPT, Cut, ProcessLine, Row, RowsOfKinds, Sort, Tally, process_line};
 use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame};
 use crate::analysis::words::plural;
 use crate::point::Point;
-use crate::snapshot::{Allocator, Losses, Snapshot, Taken};
+use crate::snapshot::{Allocator, Losses, Snapshot, Taken, is_default};
 
 mod host;
 mod objects;
@@ -148,7 +146,7 @@ pub struct DiffRow<'a> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub callers: Vec<CallerChange<'a>>,
     /// Number of all these callers.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_default")]
     pub callers_in_all: usize,
     /// From the later snapshot, if the row is in both.
     pub stack: CallStack<'a>,

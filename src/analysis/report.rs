@@ -32,7 +32,7 @@ use crate::analysis::why::{self, Modules, SiteHolders, Why, by_site};
 pub use crate::analysis::words::shell_word;
 use crate::kind::{Kind, Place};
 use crate::point::Point;
-use crate::snapshot::{Allocator, Failed, Losses, Mark, ProcessState, Sampling, Snapshot, Stream, Taken};
+use crate::snapshot::{Allocator, Failed, Losses, Mark, ProcessState, Sampling, Snapshot, Stream, Taken, is_default};
 
 mod advice;
 mod grouping;
@@ -154,7 +154,7 @@ pub struct Report<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sampling: Option<Sampling>,
     /// The totals are estimates too: of stacks that the filter selects, or at the peak.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(skip_serializing_if = "is_default")]
     pub totals_estimated: bool,
     /// Points in time that the program named.
     pub marks: &'a [Mark],
@@ -246,7 +246,7 @@ pub struct Row<'a> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub callers: Vec<RowCaller<'a>>,
     /// Number of all these callers.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_default")]
     pub callers_in_all: usize,
     /// The row is an estimate from sampled stacks, with these standard errors; `None`: it is exact.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -257,10 +257,6 @@ pub struct Row<'a> {
 pub const STACKS_KEPT: usize = 5;
 /// The most callers per row.
 pub const CALLERS_KEPT: usize = 32;
-
-pub(in crate::analysis) fn is_zero(number: &usize) -> bool {
-    *number == 0
-}
 
 /// What a call site holds through one of its callers.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]

@@ -25,7 +25,7 @@ use crate::analysis::report::{ProcessLine, process_line, shell_word};
 use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame};
 use crate::analysis::tally::Tally;
 use crate::snapshot::{
-    Class, HeldBlock, HeldTensor, HolderPath, Holders, Losses, Retainer, RootKind, Search, Snapshot, Taken,
+    Class, HeldBlock, HeldTensor, HolderPath, Holders, Losses, Retainer, RootKind, Search, Snapshot, Taken, is_default,
 };
 
 mod chains;
@@ -200,7 +200,7 @@ pub struct Origin<'a> {
     #[serde(flatten)]
     pub tally: Tally,
     /// Each of the paths may be stale.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(skip_serializing_if = "is_default")]
     pub possibly: bool,
     /// What would be freed with the origin, if that is known.
     pub retained: Option<Tally>,
@@ -232,9 +232,9 @@ pub struct HolderRow {
     pub address: u64,
     /// From the origin on; indices and keys are `*`.
     pub path: String,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(skip_serializing_if = "is_default")]
     pub possibly: bool,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(skip_serializing_if = "is_default")]
     pub interior: bool,
     /// What else holds it, or a part of it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -267,10 +267,6 @@ pub struct Also {
     pub tally: Tally,
 }
 
-fn is_zero<N: Default + PartialEq>(n: &N) -> bool {
-    *n == N::default()
-}
-
 /// A holder in the tree of retained memory.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -282,10 +278,10 @@ pub struct Retained {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub also: Vec<String>,
     /// The number of other references that are not named.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_default")]
     pub also_unnamed: u64,
     /// Holders below it that repeat its last step, such as the rest of a linked list.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_default")]
     pub repeated: usize,
     pub root: RootKind,
     pub depth: usize,
@@ -294,7 +290,7 @@ pub struct Retained {
     #[serde(flatten)]
     pub tally: Tally,
     /// Host memory that would be freed with it, at least; 0: none, or it was not asked for.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_default")]
     pub host_bytes: u64,
 }
 

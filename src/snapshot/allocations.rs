@@ -17,7 +17,7 @@ use std::ops::Deref;
 
 use serde::{Deserialize, Serialize};
 
-use super::Stream;
+use super::{Stream, is_default};
 use crate::kind::Kind;
 use crate::reader::progress::{Progress, Unit};
 
@@ -52,10 +52,10 @@ pub struct Call {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sample_bytes: Option<u64>,
     /// VMM: references to the handle. IPC: times opened. User object: references of the program.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub references: u32,
     /// VMM: mappings of the handle.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub mappings: u32,
     /// Executable graph: nodes of the graph, without those of child graphs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -85,10 +85,6 @@ impl Call {
             kernel: None,
         }
     }
-}
-
-fn is_zero(n: &u32) -> bool {
-    *n == 0
 }
 
 /// A live allocation. It dereferences to its [`Call`].

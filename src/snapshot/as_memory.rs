@@ -5,20 +5,27 @@ use crate::kind::{Kind, Place};
 
 impl Snapshot {
     /// The objects without an address in the place of the memory, for formats that list either.
-    pub fn into_objects(self) -> Snapshot {
+    pub fn into_objects(mut self) -> Snapshot {
         Snapshot {
-            allocations: self.objects,
-            counters: self.object_counters,
+            allocations: std::mem::take(&mut self.objects),
+            counters: std::mem::take(&mut self.object_counters),
+            freed_after_end: Allocations::default(),
+            totals: Vec::new(),
+            at_peaks: Vec::new(),
+            device_peaks: Vec::new(),
+            ..self.of_one_table()
+        }
+    }
+
+    /// Without the tables beside that of the memory, and what is known of its blocks alone.
+    fn of_one_table(self) -> Snapshot {
+        Snapshot {
             objects: Allocations::default(),
             objects_known: false,
             objects_freed_after_end: Allocations::default(),
             object_counters: Vec::new(),
             segments: Allocations::default(),
-            freed_after_end: Allocations::default(),
             holders: None,
-            totals: Vec::new(),
-            at_peaks: Vec::new(),
-            device_peaks: Vec::new(),
             allocators: Vec::new(),
             page_pools: Vec::new(),
             domains: Vec::new(),
@@ -39,9 +46,9 @@ impl Snapshot {
     }
 
     /// What the kernel driver gave to the process in the place of the memory, for reports of it.
-    pub fn into_segments(self) -> Snapshot {
+    pub fn into_segments(mut self) -> Snapshot {
         let only = self.device_of_segments();
-        let mut counters = self.object_counters;
+        let mut counters = std::mem::take(&mut self.object_counters);
         counters.retain(|counter| counter.kind.place() == Place::Segment && counter.total_count > 0);
         let peaks = counters.iter().filter(|counter| counter.kind == Kind::Segment);
         let device_peaks = peaks.filter_map(|counter| {
@@ -53,25 +60,13 @@ impl Snapshot {
         });
         Snapshot {
             device_peaks: device_peaks.collect(),
-            allocations: self.segments,
-            freed_after_end: self.segments_freed_after_end,
-            totals: self.segment_totals,
-            at_peaks: self.segments_at_peaks,
+            allocations: std::mem::take(&mut self.segments),
+            freed_after_end: std::mem::take(&mut self.segments_freed_after_end),
+            totals: std::mem::take(&mut self.segment_totals),
+            at_peaks: std::mem::take(&mut self.segments_at_peaks),
             counters,
-            segments: Allocations::default(),
-            segments_freed_after_end: Allocations::default(),
-            segment_totals: Vec::new(),
-            segments_at_peaks: Vec::new(),
-            objects: Allocations::default(),
-            objects_known: false,
-            objects_freed_after_end: Allocations::default(),
-            object_counters: Vec::new(),
-            holders: None,
-            allocators: Vec::new(),
-            page_pools: Vec::new(),
-            domains: Vec::new(),
             usage: None,
-            ..self
+            ..self.of_one_table()
         }
     }
 }

@@ -12,6 +12,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::is_default;
 use crate::named;
 use crate::point::Point;
 
@@ -100,17 +101,17 @@ pub struct Search {
     /// Objects and pieces of memory that were visited.
     pub visited: u64,
     /// How long the process was stopped; 0: it was not.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub paused_ns: u64,
     /// The version of CPython, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub python: Option<String>,
     /// Blocks whose path was not there any more when it was read again: their holders changed, or they were freed. What holds
     /// them is not known ([`HolderPath::changed`]).
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub changed: u64,
     /// References that led to no live object, because the memory changed while it was copied.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub torn: u64,
     /// Why the search stopped before it was done; absent: it was done. Blocks that it had not reached have no answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -164,7 +165,7 @@ pub struct HostRow {
     /// Objects of a type; chunks of an arena.
     pub count: u64,
     /// Of an arena: resident and not in use.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub free_bytes: u64,
 }
 
@@ -220,10 +221,6 @@ pub enum Stop {
     Size,
 }
 
-fn is_zero(n: &u64) -> bool {
-    *n == 0
-}
-
 named! {
     /// Why a block is alive; each block has exactly one class.
     #[derive(Default, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -273,21 +270,6 @@ pub enum RootKind {
     None,
 }
 
-impl RootKind {
-    pub const ALL: [RootKind; 10] = [
-        RootKind::Module,
-        RootKind::Frame,
-        RootKind::ThreadLocal,
-        RootKind::Context,
-        RootKind::Exception,
-        RootKind::Interpreter,
-        RootKind::Global,
-        RootKind::Stack,
-        RootKind::Heap,
-        RootKind::None,
-    ];
-}
-
 /// A path from a root to a block, with indices and keys replaced by `*`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -302,17 +284,17 @@ pub struct HolderPath {
     /// From the origin on. The last one refers to the block.
     pub steps: Vec<Step>,
     /// A part of the path may be stale: an unnamed piece of memory, a slot of a running frame.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub possibly: bool,
     /// The last reference points into the block, not to its start.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub interior: bool,
     /// A remark for the reader: `gc is disabled`, `only the caching allocator's records point to it`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
     /// This is no path: the blocks were freed, or their holders changed, while they were searched for. Their class means
     /// nothing.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub changed: bool,
 }
 
@@ -349,7 +331,7 @@ pub struct Retainer {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub also: Vec<String>,
     /// The number of other references to it that are not named.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub also_unnamed: u64,
     pub root: RootKind,
     /// Index of the holder that dominates it.
@@ -359,7 +341,7 @@ pub struct Retainer {
     pub bytes: u64,
     pub count: u64,
     /// Host memory that would be freed with it, at least; 0: none, or it was not asked for ([`Search::host`]).
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub host_bytes: u64,
 }
 
@@ -419,7 +401,7 @@ pub struct OwnerModule {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<usize>,
     /// The number of other modules that have it too, or a tensor of it.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub also: u64,
 }
 

@@ -211,11 +211,6 @@ impl Agent {
         }
     }
 
-    /// Whether any input can be read.
-    pub fn has_any(&self) -> bool {
-        self.targets.values().any(|target| target.samples.is_some())
-    }
-
     /// The inputs that have changed, and those that failed and are tried again; those that were read longest ago first.
     fn changed(&mut self, now: Duration) -> Vec<PathBuf> {
         let mut changed: Vec<(Option<Instant>, PathBuf)> = Vec::new();
@@ -478,18 +473,14 @@ fn remembered(gpus: &BTreeMap<String, (u64, u64)>, snapshot: &Snapshot) -> Optio
             device,
             total_bytes,
             used_bytes,
-            limit_bytes: None,
-            reserved_bytes: 0,
-            process_bytes: None,
-            others: None,
+            ..DeviceUsage::default()
         })
     };
     let devices = snapshot.devices.iter().map(|device| device.uuid.as_str()).enumerate();
     let devices: Vec<DeviceUsage> = devices.filter_map(usage).collect();
     (!devices.is_empty()).then(|| Usage {
-        source: String::new(),
         devices,
-        missing: None,
+        ..Usage::default()
     })
 }
 

@@ -54,6 +54,7 @@ impl Source {
 /// Time between two searches for processes.
 const SEARCH: Duration = Duration::from_secs(1);
 
+#[derive(Default)]
 struct Target {
     recording: PathBuf,
     /// The root folder of the process, if it differs from ours.
@@ -219,12 +220,7 @@ impl Target {
     fn new(recording: PathBuf) -> Target {
         Target {
             recording,
-            root: None,
-            last: None,
-            asked: Asked::default(),
-            ended: false,
-            unrecorded: None,
-            notes: HashSet::new(),
+            ..Target::default()
         }
     }
 

@@ -8,7 +8,7 @@ use culeak::analysis::site::{CallStack, Frame};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use super::{Finding, Kind, SourceRoot, findings, summary};
+use super::{Finding, KINDS, Kind, SourceRoot, findings, summary};
 use crate::escape::Escaped;
 
 const SCHEMA: &str = "https://json.schemastore.org/sarif-2.1.0.json";
@@ -60,9 +60,9 @@ pub fn log<'v>(verdicts: &'v [(&'v str, Verdict<'v>)], root: &'v SourceRoot) -> 
             tool: json!({"driver": {
                 "name": "culeak",
                 "version": env!("CARGO_PKG_VERSION"),
-                "rules": Kind::ALL.map(|kind| json!({
-                    "id": kind.id(),
-                    "shortDescription": {"text": kind.description()},
+                "rules": KINDS.map(|(_, id, description)| json!({
+                    "id": id,
+                    "shortDescription": {"text": description},
                     "defaultConfiguration": {"level": "error"},
                 })),
             }}),
@@ -103,7 +103,7 @@ impl Serialize for Frames<'_> {
 }
 
 fn result<'v>(source: &str, verdict: &Verdict, finding: &Finding<'v>, root: &'v SourceRoot) -> Outcome<'v> {
-    let rule = Kind::ALL.iter().position(|kind| *kind == finding.kind);
+    let rule = KINDS.iter().position(|(kind, ..)| *kind == finding.kind);
     let mut result = json!({
         "ruleId": finding.kind.id(),
         "ruleIndex": rule,

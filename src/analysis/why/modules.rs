@@ -41,7 +41,7 @@ pub struct ModuleRow {
     /// How many modules of this class are added up in the row.
     pub modules: u64,
     /// The number of other modules that have it too, or a tensor of it.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_default")]
     pub also: u64,
     #[serde(flatten)]
     pub tally: Tally,

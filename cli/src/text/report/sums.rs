@@ -30,7 +30,7 @@ pub fn conditions(report: &Report, lists_objects: bool) -> Vec<Sum> {
 
 /// The process: `python train.py, pid 4711, on node7, exited after 12 s`.
 pub fn process(report: &Report) -> String {
-    match is_from_pytorch(report) {
+    match report.taken.is_by_pytorch() {
         true => format!(
             "memory of PyTorch's allocator, in {}",
             Escaped(report.process.recording)
@@ -319,11 +319,6 @@ fn peak_sites(peak: &Peak) -> Vec<String> {
         ));
     }
     lines
-}
-
-/// PyTorch's own snapshots lack what only the recorder knows.
-fn is_from_pytorch(report: &Report) -> bool {
-    report.taken.is_by_pytorch()
 }
 
 fn marks(report: &Report) -> Option<Sum> {
