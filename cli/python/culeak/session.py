@@ -15,7 +15,6 @@ tests, and the records travel in the reports.
 import gc
 import inspect
 import os
-import sys
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Set
 
@@ -27,11 +26,7 @@ from culeak.command import find_command
 from culeak.limits import Limits, limits_of
 from culeak.recorder import ALL_DEVICES, HOST, MOST_DEVICES, Reading, Recorder, mark_name
 from culeak.records import Records
-from culeak.verdict import CannotJudge, Judge, Verdict
-
-
-#: Frameworks that keep memory in pools. Which part of a pool is in use is known only if its blocks are recorded.
-POOLING = ("cupy", "jaxlib", "onnxruntime", "rmm", "tensorflow")
+from culeak.verdict import CannotJudge, Judge, Verdict, may_have_pools
 
 
 def begin(config: Any) -> None:
@@ -166,7 +161,7 @@ class Session:
         """What is unknown because the test may have used a pool that had grown before it: then it allocates nothing itself."""
         assert self.measured is not None
         most = [limit for limit in (self.limits.leaks, self.limits.memory) if limit is not None]
-        if not most or not everywhere.held or not any(name in sys.modules for name in POOLING):
+        if not most or not everywhere.held or not may_have_pools():
             return []
         return self.judge.judge(os.getpid(), self.measured.name, min(most)).unseen
 
