@@ -141,6 +141,56 @@ fn fail_on_fails_on_growth_and_without_a_judgement() {
 }
 
 #[test]
+fn fail_on_does_not_pass_on_what_was_not_judged_unless_that_is_accepted() {
+    let passes = |folder: &TempDir, what: &str| {
+        let judged = |more: &[&str]| trend(folder, &[&["runs", "--fail-on", "growing"], more].concat());
+        let refused = judged(&[]);
+        assert_eq!(refused.status.code(), Some(2), "{what}: {}", stdout(&refused));
+        let said = stderr(&refused);
+        assert!(
+            said.contains(what) && said.contains("or accept it with --allow-losses"),
+            "{what}: {said}"
+        );
+        let accepted = judged(&["--allow-losses"]);
+        assert_eq!(accepted.status.code(), Some(0), "{what}: {}", stderr(&accepted));
+        assert!(stderr(&accepted).contains(what), "{what}: {}", stderr(&accepted));
+    };
+    let steady = |minute| snapshot_with(0, minute);
+    // A rank with too few snapshots, which leaks in each of them.
+    let job = folder(0);
+    for minute in 1..=12 {
+        write(job.path(), &format!("runs/{minute}.json"), &steady(minute));
+        let mut rank = snapshot_after(minute);
+        rank.process.pid = 4712;
+        rank.process.ranks.insert("RANK".to_owned(), "1".to_owned());
+        if minute <= 5 {
+            write(job.path(), &format!("runs/rank1-{minute}.json"), &rank);
+        }
+    }
+    passes(&job, "1 of 2 processes have fewer than 8 snapshots");
+    // A call site that leaks since it appeared.
+    let late = folder(0);
+    for minute in 1..=12_u64 {
+        let snapshot = snapshot_with(minute.saturating_sub(8), minute);
+        write(late.path(), &format!("runs/{minute}.json"), &snapshot);
+    }
+    passes(
+        &late,
+        "1 call site appeared too late to judge, and held most in the last snapshot (step train.py:212)",
+    );
+    let lossy = folder(0);
+    for minute in 1..=12 {
+        let mut snapshot = steady(minute);
+        snapshot.losses.lost_allocations = 7;
+        write(lossy.path(), &format!("runs/{minute}.json"), &snapshot);
+    }
+    passes(&lossy, "7 allocations could not be recorded");
+    let whole = folder(0);
+    (1..=12).for_each(|minute| write(whole.path(), &format!("runs/{minute}.json"), &steady(minute)));
+    assert_eq!(trend(&whole, &["runs", "--fail-on", "growing"]).status.code(), Some(0));
+}
+
+#[test]
 fn fail_on_against_marks_fails_without_marks() {
     let folder = folder(12);
     let output = trend(&folder, &["runs", "--against", "marks", "--fail-on", "growing"]);

@@ -31,6 +31,7 @@ mod lineage;
 mod sentence;
 mod series;
 mod statistics;
+mod unjudged;
 
 pub use crate::analysis::site::text::{Site, SiteFrame};
 /// The facts of a snapshot, or of the snapshots of a lineage.
@@ -102,6 +103,12 @@ pub struct Trend {
     /// Growth is measured against marks, but no process passed `points_needed` different numbers of marks, so nothing is
     /// judged.
     pub too_few_marks: bool,
+    /// The number of processes with too few points, or too few marks if growth is measured against them.
+    #[serde(skip)]
+    pub short_processes: usize,
+    /// What else was not judged, in sentences `what; what to do`.
+    #[serde(skip)]
+    pub unjudged: Vec<String>,
     /// Most suspicious first; among equals, the program's own sites first, then by `score`.
     pub rows: Vec<Row>,
     /// Rows that `--top` and `--min-bytes` cut off, and rows that never change.
@@ -237,7 +244,8 @@ pub struct Series {
     pub counts: Vec<u64>,
 }
 
-/// The evidence for a class, from the process with most points; among several, the last. Points are those of all processes.
+/// The evidence for a class, from a process in which the site grows, else from any; of those, from the one with most points, and among
+/// several the last. Points are those of all processes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Evidence {

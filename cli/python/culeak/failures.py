@@ -40,9 +40,9 @@ def growing(test: Test, rounds: int, sites: List[Site], holders: Dict[str, List[
     return "\n".join([first] + _sites(test, sites, holders))
 
 
-def unseen(verdict: Verdict) -> str:
+def unseen(sentences: List[str]) -> str:
     """Something that the limits speak of was not seen."""
-    return "No verdict on GPU memory: {}".format(". Also: ".join(verdict.unseen))
+    return "No verdict on GPU memory: {}".format(". Also: ".join(sentences))
 
 
 def needed(test: Test, peak: int, limit: int, verdict: Optional[Verdict]) -> str:

@@ -16,7 +16,7 @@ import gc
 import inspect
 import os
 from pathlib import Path
-from typing import Any, Dict, Iterator, Optional, Set
+from typing import Any, Dict, Iterator, List, Optional, Set
 
 import pluggy
 import pytest
@@ -26,7 +26,7 @@ from culeak.command import find_command
 from culeak.limits import Limits, limits_of
 from culeak.recorder import ALL_DEVICES, HOST, MOST_DEVICES, Reading, Recorder, mark_name
 from culeak.records import Records
-from culeak.verdict import CannotJudge, Judge, Verdict
+from culeak.verdict import CannotJudge, Judge, Verdict, may_have_pools
 
 
 def begin(config: Any) -> None:
@@ -146,13 +146,24 @@ class Session:
         if peak is not None and not failed and everywhere.peak > peak:
             return failures.needed(test, everywhere.peak, peak, self._when_exceeded())
         messages = []
-        if verdict is not None and verdict.unseen and (limit is not None or self.limits.objects):
-            messages.append(failures.unseen(verdict))
+        unseen = verdict.unseen if verdict is not None and (limit is not None or self.limits.objects) else []
+        if not failed and not unseen:
+            unseen = self._in_pools(everywhere)
+        if unseen:
+            messages.append(failures.unseen(unseen))
         if limit is not None and verdict is not None and not verdict.passed:
             messages.append(self._leaked(test, verdict, limit))
         if verdict is not None and verdict.over:
             messages.append(failures.objects(test, verdict))
         return "\n\n".join(messages) or None
+
+    def _in_pools(self, everywhere: Reading) -> List[str]:
+        """What is unknown because the test may have used a pool that had grown before it: then it allocates nothing itself."""
+        assert self.measured is not None
+        most = [limit for limit in (self.limits.leaks, self.limits.memory) if limit is not None]
+        if not most or not everywhere.held or not may_have_pools():
+            return []
+        return self.judge.judge(os.getpid(), self.measured.name, min(most)).unseen
 
     def _leaked(self, test: failures.Test, verdict: Verdict, limit: int) -> str:
         if not self.config.option.culeak_why:

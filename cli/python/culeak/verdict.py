@@ -4,6 +4,7 @@ Symbols, levels and suppressions are the command's business; nothing of that is 
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
@@ -12,12 +13,19 @@ from culeak.preload import without_preload
 
 #: Memory of GPUs, both the driver's and the frameworks' blocks in it; not page-locked host memory.
 KINDS = "device pitched array mipmapped async physical graph managed tensor buffer block".split()
+#: Frameworks that keep memory in pools. Which part of a pool is in use is known only if its blocks are recorded.
+POOLING = ("cupy", "jaxlib", "onnxruntime", "rmm", "tensorflow")
 #: More than any machine has: the command then lists call sites and finds no leak.
 NO_LIMIT = 1 << 62
 
 
 class CannotJudge(Exception):
     """The command gave no verdict; the message contains its own."""
+
+
+def may_have_pools() -> bool:
+    """Whether this process has imported a framework with pools."""
+    return any(name in sys.modules for name in POOLING)
 
 
 class Frame(NamedTuple):

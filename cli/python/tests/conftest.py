@@ -87,3 +87,33 @@ def plugin():
     found = entry_points()
     of_pytest = found.select(group="pytest11") if hasattr(found, "select") else found.get("pytest11", [])
     return [] if any(point.name == "culeak" for point in of_pytest) else ["-p", "culeak.pytest_plugin"]
+
+
+@pytest.fixture
+def cupy(pytester):
+    """A package of this name, whose pool grows through a library as CuPy's does."""
+    package = pytester.mkpydir("cupy")
+    (package / "cuda").mkdir()
+    source = package / "memory.c"
+    source.write_text(
+        """
+        int MemoryPool_malloc(int (*allocate)(unsigned long *, unsigned long), unsigned long bytes) {
+            unsigned long address;
+            volatile int result = allocate(&address, bytes);
+            return result;
+        }
+        """
+    )
+    subprocess.run(["gcc", "-g", "-shared", "-fPIC", "-o", str(package / "cuda" / "memory.so"), str(source)], check=True)
+    (package / "__init__.py").write_text(
+        """
+import ctypes
+import os
+
+_library = ctypes.CDLL(os.path.join(os.path.dirname(__file__), "cuda", "memory.so"))
+
+
+def grow(driver, size):
+    assert _library.MemoryPool_malloc(driver.cuMemAlloc_v2, ctypes.c_size_t(size)) == 0
+"""
+    )

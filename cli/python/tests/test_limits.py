@@ -509,4 +509,43 @@ def test_a_test_whose_allocations_could_not_be_recorded_does_not_pass(run):
     )
     result.assert_outcomes(failed=2, passed=1)
     message = "No verdict on GPU memory: an allocation could not be recorded, so free disk space for the recording*"
-    result.stdout.fnmatch_lines(["*test_on_a_full_disk*", message, "*test_that_leaves_memory_later*", message])
+    # Whether the recording has room again in the next test depends on when it last tried to grow.
+    later = "No verdict on GPU memory: *allocation* could not be recorded*free disk space for the recording*"
+    result.stdout.fnmatch_lines(["*test_on_a_full_disk*", message, "*test_that_leaves_memory_later*", later])
+
+
+def test_a_test_that_may_use_a_pool_whose_blocks_are_unknown_does_not_pass(run, cupy):
+    result = run(
+        """
+        import pytest
+        from gpu import driver
+
+        @pytest.fixture(scope="module")
+        def pool():
+            import cupy
+            cupy.grow(driver, 8 << 20)
+
+        @pytest.mark.limit_gpu_leaks("1 MiB")
+        def test_before_there_is_a_pool():
+            pass
+
+        @pytest.mark.limit_gpu_leaks("1 MiB")
+        def test_that_may_leave_blocks_in_the_pool(pool):
+            pass
+
+        @pytest.mark.limit_gpu_memory("1 MiB")
+        def test_that_may_need_blocks_of_the_pool(pool):
+            pass
+
+        @pytest.mark.limit_gpu_leaks("8 MiB")
+        def test_with_a_limit_above_the_pool(pool):
+            pass
+
+        def test_without_a_limit(pool):
+            pass
+        """,
+        "--culeak",
+    )
+    result.assert_outcomes(failed=2, passed=3)
+    message = "No verdict on GPU memory: 8 MiB in CuPy's pool: which part is in use is unknown; record with CULEAK_ADAPTERS=cupy*"
+    result.stdout.fnmatch_lines(["*test_that_may_leave_blocks*", message, "*test_that_may_need_blocks*", message])

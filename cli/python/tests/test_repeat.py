@@ -132,3 +132,20 @@ def test_without_culeak_the_scenario_runs_once_with_a_warning(run):
 """
     )
     result.assert_outcomes(passed=1)
+
+
+def test_a_scenario_in_a_pool_whose_blocks_are_unknown_has_no_verdict(run, cupy):
+    result = run(
+        """
+        import culeak
+        import cupy
+        from gpu import driver
+
+        def test_in_a_pool():
+            cupy.grow(driver, 8 << 20)
+            culeak.repeat_until_stable(lambda: None)
+        """,
+        "--culeak",
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*CannotJudge: No verdict on GPU memory: 8 MiB in CuPy's pool: which part is in use is unknown; *"])

@@ -10,11 +10,12 @@ use culeak::analysis::report::shell_word;
 use culeak::analysis::trend::{Against, Options, POINTS_NEEDED, Summary, Trend, lineages, programs};
 
 use crate::errors::{Failure, USAGE};
+use crate::escape::Escaped;
 use crate::options::output::{Form, OutputArgs};
 use crate::options::selection::Selection;
 use crate::options::view::View;
 use crate::options::{NameArgs, rows_shown};
-use crate::text;
+use crate::{progress, text};
 
 mod inputs;
 mod watch;
@@ -29,7 +30,8 @@ const GROWTH: u8 = 1;
 Inputs are snapshots (JSON), recordings, automatic snapshots beside them (--snapshot every:TIME,mark), or folders of \
 these. They are sorted by time; concurrent processes are judged separately.
 
-Exit codes: 0 done, 1 growth (with --fail-on growing), 2 wrong usage, unreadable input, or too few snapshots or no marks for --fail-on.
+Exit codes: 0 done, 1 growth (with --fail-on growing), 2 wrong usage, unreadable input, or too few snapshots or no marks for --fail-on, or \
+something else that it did not judge.
 
 Examples:
   culeak trend --pid 4711 --every 30s --for 10m      take snapshots, then report
@@ -63,6 +65,9 @@ pub struct TrendArgs {
     /// Exit with code 1 if a call site is growing, or grew until the program ended and freed it only at exit
     #[arg(long, value_enum, value_name = "CLASS")]
     pub fail_on: Option<FailOn>,
+    /// With --fail-on, pass although something was not judged, such as a process with too few snapshots
+    #[arg(long, requires = "fail_on")]
+    pub allow_losses: bool,
     /// Show each of several concurrent processes by itself, not all as one job; implied by -o FILE.html
     #[arg(long)]
     pub per_process: bool,
@@ -91,7 +96,7 @@ pub fn execute(args: &TrendArgs) -> Result<ExitCode, Failure> {
     let form = args.output.form()?;
     let options = args.options(form);
     let (mut summaries, unreadable) = match args.pid {
-        Some(pid) => (watch::summaries(pid, args, &options)?, 0),
+        Some(pid) => watch::summaries(pid, args, &options)?,
         None => inputs::summaries(args, &options)?,
     };
     unify_programs(&mut summaries, args.output.overwrite.force)?;
@@ -173,6 +178,11 @@ pub(super) struct Judgement {
     /// A process has enough snapshots, and after enough marks if those are compared.
     enough_marks: bool,
     most_points: usize,
+    processes: usize,
+    /// Processes with too few snapshots or marks.
+    short: usize,
+    /// What else was not judged, each with a file of the process.
+    unjudged: Vec<String>,
 }
 
 impl Judgement {
@@ -182,6 +192,12 @@ impl Judgement {
         self.enough |= !trend.too_few;
         self.enough_marks |= !trend.too_few && !trend.too_few_marks;
         self.most_points = self.most_points.max(points.max().unwrap_or(0));
+        self.processes += trend.processes.len();
+        self.short += trend.short_processes;
+        let source = trend.points.last().map_or("", |point| &point.source);
+        let unjudged = trend.unjudged.iter();
+        self.unjudged
+            .extend(unjudged.map(|sentence| format!("{source}: {sentence}")));
     }
 
     pub(super) fn verdict(&self, args: &TrendArgs, unreadable: usize) -> Result<u8, Failure> {
@@ -205,6 +221,33 @@ impl Judgement {
                  leave out --against marks"
             )));
         }
-        Ok(0)
+        Ok(args.fail_on.map_or(0, |_| self.unless_unjudged(args)))
+    }
+
+    /// Says what was not judged. It prevents a pass, unless the user accepts it.
+    fn unless_unjudged(&self, args: &TrendArgs) -> u8 {
+        /// A sentence for each of a thousand processes does not help.
+        const SENTENCES: usize = 10;
+        let short = (self.short > 0).then(|| {
+            let unit = if args.against == Axis::Marks { "marks" } else { "snapshots" };
+            format!(
+                "{} of {} processes have fewer than {POINTS_NEEDED} {unit}, so their growth was not judged; take more, or name the \
+                 files of the other processes",
+                self.short, self.processes
+            )
+        });
+        let sentences: Vec<&String> = short.iter().chain(&self.unjudged).collect();
+        for sentence in sentences.iter().take(SENTENCES) {
+            match args.allow_losses {
+                true => progress::say(format_args!("warning: {} (--allow-losses)", Escaped(sentence))),
+                false => progress::fail(&Failure::new(format!(
+                    "--fail-on growing: {sentence}, or accept it with --allow-losses"
+                ))),
+            }
+        }
+        match sentences.is_empty() || args.allow_losses {
+            true => 0,
+            false => USAGE,
+        }
     }
 }

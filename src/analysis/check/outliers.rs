@@ -43,7 +43,7 @@ pub fn fail_outliers(verdicts: &mut [&mut Verdict], processes: &[Member]) {
             && !are_all_alone
         {
             let what = "no other process runs its program, so it is compared with none";
-            verdicts[alone as usize].lacks([Unseen::part(RULE, what, "judge it by limits, in a check of its own")]);
+            verdicts[alone as usize].lacks([Unseen::part(RULE, what, ALONE)]);
         }
         let identity = |&member: &u32| (member, &processes[member as usize].identity);
         let peers = Peers::of(members.iter().map(identity));
@@ -57,7 +57,7 @@ pub fn fail_outliers(verdicts: &mut [&mut Verdict], processes: &[Member]) {
             }
         }
         for (key, values) in &of_sites {
-            for found in larger(values, &peers) {
+            for found in larger(values, &peers).0 {
                 let verdict = &mut *verdicts[found.member as usize];
                 let Some(row) = verdict.rows.iter_mut().find(|row| row.key() == *key) else {
                     continue;
@@ -68,7 +68,8 @@ pub fn fail_outliers(verdicts: &mut [&mut Verdict], processes: &[Member]) {
         }
         let held = |member: &u32| (*member, verdicts[*member as usize].judged.bytes);
         let all: BTreeMap<u32, u64> = members.iter().map(held).collect();
-        for found in larger(&all, &peers) {
+        let (of_all, differs, lone) = larger(&all, &peers);
+        for found in of_all {
             let verdict = &mut *verdicts[found.member as usize];
             let error = verdict.judged_estimated.map_or(0, |errors| errors.bytes_error);
             // The error of a difference of two such sums is less than twice that of one.
@@ -85,6 +86,14 @@ pub fn fail_outliers(verdicts: &mut [&mut Verdict], processes: &[Member]) {
             if !verdict.breaches.iter().any(is_explained) {
                 verdict.breaches.push(found.breach(None, None));
             }
+        }
+        for &member in lone.iter().filter(|_| members.len() > 1) {
+            let what = "no other process does its part of the work (pipeline stage …), so it is compared with none";
+            verdicts[member as usize].lacks([Unseen::part(RULE, what, ALONE)]);
+        }
+        for &member in members.iter().filter(|_| differs) {
+            let what = "what these processes hold differs so much that none of them is usual";
+            verdicts[member as usize].lacks([Unseen::part(RULE, what, "judge them by limits (--allow SIZE)")]);
         }
         // A process without others has nobody to differ from.
         if are_hidden && members.len() > 1 {
@@ -114,6 +123,7 @@ pub fn once_each(processes: &[Member]) -> Vec<usize> {
 
 const RULE: &str = "--fail-on outlier";
 const NEXT: &str = "record without --sample";
+const ALONE: &str = "judge it by limits, in a check of its own";
 
 /// A process that has more than those it is compared with.
 struct Larger {
@@ -138,11 +148,12 @@ impl Larger {
     }
 }
 
-/// The processes that stand out because they have more. `values`: of those that have any.
-fn larger(values: &BTreeMap<u32, u64>, peers: &Peers) -> Vec<Larger> {
+/// The processes that stand out because they have more; whether a group has no usual value; and the processes that are compared with
+/// none. `values`: of those that have any.
+fn larger(values: &BTreeMap<u32, u64>, peers: &Peers) -> (Vec<Larger>, bool, Vec<u32>) {
     let all: Vec<Example> = values.iter().map(|(&member, &bytes)| (member, value(bytes))).collect();
-    let unlike = peers.judge(&all, Chance::default()).unlike;
-    let larger = unlike.into_iter().flat_map(|finding| {
+    let judged = peers.judge(&all, Chance::default());
+    let larger = judged.unlike.into_iter().flat_map(|finding| {
         let median = finding.outcome.median.unsigned_abs();
         let members = finding.outcome.values.into_iter();
         members.filter_map(move |(member, _)| {
@@ -156,7 +167,7 @@ fn larger(values: &BTreeMap<u32, u64>, peers: &Peers) -> Vec<Larger> {
             })
         })
     });
-    larger.collect()
+    (larger.collect(), judged.differs, judged.alone)
 }
 
 #[cfg(test)]
@@ -170,6 +181,11 @@ mod tests {
 
     /// The breaches of ranks that hold so many blocks of 1 MiB in these stages.
     fn breaches(ranks: &[(u64, Option<u32>)]) -> Vec<Vec<Breach>> {
+        judged(ranks).into_iter().map(|(breaches, _)| breaches).collect()
+    }
+
+    /// The breaches, and what was not seen.
+    fn judged(ranks: &[(u64, Option<u32>)]) -> Vec<(Vec<Breach>, Vec<Unseen>)> {
         let snapshots: Vec<Snapshot> = ranks
             .iter()
             .map(|&(blocks, _)| {
@@ -195,7 +211,10 @@ mod tests {
             verdict.breaches.clear();
         }
         fail_outliers(&mut verdicts.iter_mut().collect::<Vec<_>>(), &members);
-        verdicts.into_iter().map(|verdict| verdict.breaches).collect()
+        verdicts
+            .into_iter()
+            .map(|verdict| (verdict.breaches, verdict.unseen))
+            .collect()
     }
 
     fn failed(ranks: &[(u64, Option<u32>)]) -> Vec<usize> {
@@ -250,5 +269,29 @@ mod tests {
     fn without_stages_all_are_compared() {
         let ranks: Vec<(u64, Option<u32>)> = (0..10).map(|rank| (if rank >= 9 { 100 } else { 10 }, None)).collect();
         assert_eq!(failed(&ranks), [9]);
+    }
+
+    /// What each rank lacks, if none fails.
+    fn unseen(ranks: &[(u64, Option<u32>)]) -> Vec<Vec<String>> {
+        assert_eq!(failed(ranks), [0_usize; 0]);
+        let judged = judged(ranks).into_iter();
+        judged
+            .map(|(_, unseen)| unseen.iter().map(Unseen::sentence).collect())
+            .collect()
+    }
+
+    #[test]
+    fn a_rank_that_is_alone_in_its_stage_does_not_pass() {
+        let unseen = unseen(&[(10, Some(0)), (10, Some(0)), (900, Some(1))]);
+        assert!(unseen[0].is_empty() && unseen[1].is_empty(), "{unseen:?}");
+        assert!(unseen[2][0].contains("compared with none"), "{unseen:?}");
+    }
+
+    #[test]
+    fn ranks_that_have_nothing_in_common_do_not_pass() {
+        for unseen in unseen(&[(10, None), (100, None), (500, None), (1000, None)]) {
+            assert!(unseen[0].contains("none of them is usual"), "{unseen:?}");
+        }
+        assert!(unseen(&[(10, None), (11, None), (12, None)]).iter().all(Vec::is_empty));
     }
 }

@@ -152,6 +152,8 @@ pub struct Judged<'g> {
     pub unlike: Vec<Finding<'g>>,
     /// The values of a group differ too widely for a common one.
     pub differs: bool,
+    /// Processes that are alone in their group, so that they are compared with none.
+    pub alone: Vec<u32>,
 }
 
 impl Judged<'_> {
@@ -189,7 +191,7 @@ impl Peers {
             of_all = (members.len() == self.members.len()).then_some(range).or(of_all);
             (out.or_else(|| closer(members, &range, is_alike)), is_alike)
         };
-        let (mut unlike, mut differs) = (Vec::new(), false);
+        let (mut unlike, mut differs, mut alone) = (Vec::new(), false, Vec::new());
         for Compared { scope, all, exact } in &self.groups {
             let of_all = judged(all);
             let of_groups = match of_all.1 || exact.is_empty() {
@@ -201,6 +203,7 @@ impl Peers {
             };
             for (scope, group, (outcome, is_alike)) in of_groups {
                 differs |= !is_alike && outcome.is_none();
+                alone.extend(group.first().filter(|_| group.len() == 1));
                 unlike.extend(outcome.map(|outcome| Finding { outcome, scope, group }));
             }
         }
@@ -208,6 +211,7 @@ impl Peers {
             range: of_all.unwrap_or_else(|| judge(values, &self.members, chance(&self.members)).0),
             unlike,
             differs,
+            alone,
         }
     }
 }

@@ -5,11 +5,11 @@ use std::ops::Range;
 
 use super::judge::{Class, POINTS_NEEDED, judge};
 use super::sentence::sentence;
+use super::unjudged::{in_no_site, unjudged};
 use super::{
     Against, Classes, DeviceTrend, Evidence, FORMAT, Measure, Options, Point, ProcessSpan, Row, Series, Trend, VERSION,
 };
 use crate::analysis::estimate::sampled;
-use crate::analysis::words::plural;
 use crate::facts::{self, Facts, Instant, SiteId};
 
 const NS_PER_HOUR: f64 = 3_600e9;
@@ -36,7 +36,7 @@ pub(super) fn trend(facts: &Facts, options: &Options) -> Trend {
     let points = points(facts, against);
     let segments = segments(&points, against);
     let devices = devices(instants);
-    let mut rows: Vec<Row> = collect(facts)
+    let rows: Vec<Row> = collect(facts)
         .into_iter()
         .map(|collected| row(facts, collected, &segments, &points, against, &devices))
         .collect();
@@ -57,8 +57,9 @@ pub(super) fn trend(facts: &Facts, options: &Options) -> Trend {
     let wanted = |row: &Row| {
         row.bytes.most >= options.min_bytes && (options.all || moves(&row.series.bytes) || moves(&row.series.counts))
     };
-    let hidden_rows = facts::rank(&mut rows, order, wanted, options.top);
-    Trend {
+    let too_few = |segment: &&Segment| compared(segment, &points, against).len() < POINTS_NEEDED;
+    let short_processes = segments.iter().filter(too_few).count();
+    let mut trend = Trend {
         format: FORMAT,
         version: VERSION,
         program: instants
@@ -70,7 +71,9 @@ pub(super) fn trend(facts: &Facts, options: &Options) -> Trend {
         no_marks: against == Against::Marks && segments.iter().all(|segment| passes_no_mark(segment, &points)),
         too_few_marks: against == Against::Marks
             && (segments.iter()).all(|segment| compared(segment, &points, against).len() < POINTS_NEEDED),
-        hidden_rows,
+        short_processes,
+        unjudged: Vec::new(),
+        hidden_rows: 0,
         warnings: warnings(instants, &points, against),
         opaque_pools: (instants.iter().rev())
             .find(|instant| !instant.at_end)
@@ -82,7 +85,10 @@ pub(super) fn trend(facts: &Facts, options: &Options) -> Trend {
         growing: classes.growing(),
         classes,
         devices,
-    }
+    };
+    trend.unjudged = unjudged(&trend, instants);
+    trend.hidden_rows = facts::rank(&mut trend.rows, order, wanted, options.top);
+    trend
 }
 
 /// Whether all points of a running process lie between the same two marks, so growth cannot be measured against marks.
@@ -271,7 +277,8 @@ struct Judged {
     judged: usize,
 }
 
-/// Judges one series in each process. The result is that of the process with most points; among several, of the last.
+/// Judges one series in each process. The result is that of a process in which it grows, else of any; of those, of the one with most
+/// points; among several, of the last.
 fn of_all_processes(series: &[u64], segments: &[Segment], points: &[Point], against: Against) -> Judged {
     let of_segment = |segment: &Segment| {
         let evidence = of_one_process(series, segment, points, against);
@@ -280,8 +287,9 @@ fn of_all_processes(series: &[u64], segments: &[Segment], points: &[Point], agai
     let each: Vec<(usize, Evidence)> = segments.iter().map(of_segment).collect();
     let judged = each.iter().filter(|(length, _)| *length >= POINTS_NEEDED);
     let classes: Vec<Class> = judged.map(|(_, evidence)| evidence.class).collect();
-    let longest = each.into_iter().max_by_key(|(length, _)| *length);
-    let (_, evidence) = longest.expect("summaries have at least one process");
+    let rank = |of: &(usize, Evidence)| (of.0 >= POINTS_NEEDED && of.1.class.is_growth(), of.0);
+    let shown = each.into_iter().max_by_key(rank);
+    let (_, evidence) = shown.expect("summaries have at least one process");
     Judged {
         agreeing: classes.iter().filter(|&&class| class == evidence.class).count(),
         judged: classes.len(),
@@ -383,19 +391,6 @@ fn warnings(instants: &[Instant], points: &[Point], against: Against) -> Vec<Str
     if against == Against::Marks && points.iter().all(|point| point.marks == 0) {
         warnings.push("the program set no marks (culeak_mark), so growth cannot be measured against them; leave out --against marks".to_owned());
     }
-    let lost: u64 = instants
-        .iter()
-        .map(|instant| instant.lost_allocations)
-        .max()
-        .unwrap_or_default();
-    if lost > 0 {
-        warnings.push(format!(
-            "{} could not be recorded, so call sites may have grown more than shown",
-            plural(lost, "allocation", "allocations")
-        ));
-    }
-    if instants.iter().any(|instant| instant.bare) && instants.iter().any(|instant| !instant.bare) {
-        warnings.push("some snapshots have no function names, so their call sites do not match those of the others; take them again on the machine that has the binaries".to_owned());
-    }
+    warnings.extend(in_no_site(instants));
     warnings
 }

@@ -10,6 +10,7 @@ use crate::snapshot::{Automatic, DeviceUsage, Mark, ProcessState, Reason, Snapsh
 
 mod sampled;
 mod synthetic;
+mod unjudged;
 
 use synthetic::{BOUNDED, Family, GROWING, Random};
 

@@ -13,7 +13,8 @@ use crate::load::{self, Loaded};
 use crate::text::units::{duration, plural};
 use crate::{progress, signals, usage};
 
-pub fn summaries(pid: u32, args: &TrendArgs, options: &Options) -> Result<Vec<Summary>, Failure> {
+/// The summaries, and 1 if the process could not be read to its end.
+pub fn summaries(pid: u32, args: &TrendArgs, options: &Options) -> Result<(Vec<Summary>, usize), Failure> {
     suffices(args)?;
     let signals = signals::block().map_err(|error| {
         Failure::new(format!(
@@ -24,7 +25,7 @@ pub fn summaries(pid: u32, args: &TrendArgs, options: &Options) -> Result<Vec<Su
     let first = load::one(pid.to_string())?;
     let (recording, _) = load::recording_of(pid)?;
     announce(pid, args);
-    let mut summaries = vec![summary(first, args, options)];
+    let (mut summaries, mut unreadable) = (vec![summary(first, args, options)], 0);
     for nth in 1u32.. {
         let next = args.every.saturating_mul(nth);
         if args.lasting.is_some_and(|lasting| next > lasting) {
@@ -46,8 +47,12 @@ pub fn summaries(pid: u32, args: &TrendArgs, options: &Options) -> Result<Vec<Su
                         eprintln!("culeak: process {pid} has ended");
                         summaries.push(summary(item, args, options));
                     }
-                    Ok(_) => eprintln!("culeak: process {pid} can no longer be read"),
+                    Ok(_) => {
+                        unreadable = 1;
+                        eprintln!("culeak: process {pid} can no longer be read");
+                    }
                     Err(failure) => {
+                        unreadable = 1;
                         eprintln!("culeak: error: process {pid} has ended, and its recording cannot be read: {failure}")
                     }
                 }
@@ -55,7 +60,7 @@ pub fn summaries(pid: u32, args: &TrendArgs, options: &Options) -> Result<Vec<Su
             }
         }
     }
-    Ok(summaries)
+    Ok((summaries, unreadable))
 }
 
 fn summary(mut item: Loaded, args: &TrendArgs, options: &Options) -> Summary {

@@ -1,0 +1,70 @@
+//! What prevents `--fail-on growing` from passing.
+
+use super::*;
+
+fn trend_of(summaries: Vec<Summary>) -> Trend {
+    let lineages = lineages(summaries);
+    assert_eq!(lineages.len(), 1);
+    Trend::of(&lineages[0], &all())
+}
+
+/// The same program, started again an hour later.
+fn restarted(mut summaries: Vec<Summary>) -> Vec<Summary> {
+    for summary in &mut summaries {
+        summary.instants[0].process.started_unix_ns += 3600 * SECOND;
+        summary.instants[0].process.pid = 5000;
+    }
+    summaries
+}
+
+#[test]
+fn a_site_grows_if_it_does_in_one_of_the_processes() {
+    let line: Vec<u64> = (0..10).map(|nth| 100 + 8 * nth).collect();
+    let trend = trend_of([minutes(&[100; 20]), restarted(minutes(&line))].concat());
+    assert_eq!((trend.rows[0].class, trend.growing), (Class::Growing, 1));
+    assert_eq!((trend.rows[0].agreeing, trend.rows[0].judged), (1, 2));
+}
+
+#[test]
+fn a_process_with_too_few_snapshots_is_counted() {
+    let line: Vec<u64> = (0..7).map(|nth| 100 + 8 * nth).collect();
+    let trend = trend_of([minutes(&[100; 20]), restarted(minutes(&line))].concat());
+    assert_eq!((trend.growing, trend.short_processes, trend.too_few), (0, 1, false));
+}
+
+#[test]
+fn a_site_that_rises_since_it_appeared_late_is_not_judged() {
+    let late = |values: &[u64]| trend_of(minutes(&[&[0; 20], values].concat())).unjudged;
+    let rises = late(&[10, 20, 30, 40]);
+    assert!(
+        rises.len() == 1
+            && rises[0].contains("1 call site appeared too late to judge")
+            && rises[0].contains("(step train.py:212)"),
+        "{rises:?}"
+    );
+    assert_eq!(late(&[10, 10, 10, 10]), [""; 0]);
+    assert_eq!(late(&[10, 40, 30, 20]), [""; 0]);
+    // Growth that is judged.
+    assert_eq!(late(&(1..=10).map(|nth| 10 * nth).collect::<Vec<u64>>()), [""; 0]);
+}
+
+#[test]
+fn losses_objects_and_pools_that_are_not_known_are_said() {
+    let with = |change: fn(&mut Instant)| {
+        let mut summaries = minutes(&[100; 12]);
+        change(&mut summaries[11].instants[0]);
+        trend_of(summaries).unjudged.join("\n")
+    };
+    assert_eq!(with(|_| {}), "");
+    assert!(with(|last| last.lost_allocations = 3).starts_with("3 allocations could not be recorded"));
+    assert!(with(|last| last.bare = true).starts_with("some snapshots have no function names"));
+    assert!(with(|last| last.objects_known = false).starts_with("some snapshots have no objects"));
+    let pool = |owner| OpaquePool::new(owner, false, Tally::new(8 * MIB, 1));
+    let mut summaries = minutes(&[100; 12]);
+    summaries[11].instants[0].opaque_pools = vec![pool("CuPy"), pool("own pool")];
+    let unjudged = trend_of(summaries).unjudged;
+    assert!(
+        unjudged.len() == 1 && unjudged[0].starts_with("8 MiB in CuPy's pool: "),
+        "{unjudged:?}"
+    );
+}
