@@ -33,7 +33,7 @@ use crate::document::Document;
 use crate::escape::is_active;
 
 /// Renders without styles, as for a pipe.
-fn plain(render: impl FnOnce(&mut dyn io::Write) -> io::Result<()>) -> String {
+pub fn plain(render: impl FnOnce(&mut dyn io::Write) -> io::Result<()>) -> String {
     let mut out = anstream::StripStream::new(Vec::new());
     render(&mut out).expect("writing to memory succeeds");
     String::from_utf8(out.into_inner()).expect("text")
