@@ -411,6 +411,7 @@ fn golden_report_of_an_out_of_memory_snapshot() {
         reason: culeak::snapshot::Reason::OutOfMemory,
         name: None,
         failed: Some(0),
+        limit_bytes: None,
     });
     let snapshot = sample.finish(60 * MIB, 9);
     let text = report_text(&snapshot, &from_file("train.out-of-memory-1.culeak"), false);
