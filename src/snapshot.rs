@@ -235,6 +235,10 @@ pub struct Automatic {
     pub name: Option<String>,
     /// Index into `failed`: the request that ran out of memory, if that is the reason.
     pub failed: Option<usize>,
+    /// What the processes of its control group may have together of the device of that request, as NVML said later; absent: no limit was set,
+    /// or it was not asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_bytes: Option<u64>,
 }
 
 /// The end of the program's own work.

@@ -12,8 +12,8 @@ use serde_json::Value;
 
 use crate::segments::{victim, with_kernel};
 use crate::support::process::Started;
-use crate::support::profile::folder;
-use crate::support::{Profile, culeak, library, profile};
+use crate::support::profile::{fake_driver_folder, folder};
+use crate::support::{Lookup, Profile, culeak, library, profile, victim as built};
 
 const MIB: i64 = 1 << 20;
 
@@ -122,6 +122,70 @@ fn a_snapshot_stores_the_drivers_numbers_for_later_reports() {
     let ledger = json(Command::new(culeak()).args(["report", file, "--json"]))["ledger"].take();
     assert_eq!(ledger["devices"][0]["driver"]["used_bytes"], 30 * MIB);
     assert_eq!(ledger["missing"], Value::Null);
+}
+
+#[test]
+fn an_out_of_memory_snapshot_names_the_limit_of_the_control_group() {
+    let folder = folder();
+    let running = waits(profile("endings").arg("waits_without_memory"), folder.path());
+    let entries = std::fs::read_dir(folder.path().join("out")).expect("readable");
+    let mut paths = entries.map(|entry| entry.expect("an entry").path());
+    let snapshot = paths.find(|path| path.to_string_lossy().contains(".out-of-memory-"));
+    let snapshot = snapshot.expect("a snapshot").to_string_lossy().into_owned();
+    let first_line = || {
+        let mut report = with_nvml(&["report", &snapshot]);
+        let output = report.env("NVML_LIMIT", (2048 * MIB).to_string()).output();
+        let text = String::from_utf8(output.expect("the CLI starts").stdout).expect("text");
+        text.lines().next().expect("a line").to_owned()
+    };
+    let limit = "; the limit of its control group is 2 GiB";
+    let line = first_line();
+    assert!(line.starts_with("out of memory: ") && line.ends_with(limit), "{line}");
+    running.finish();
+    // The group of a process that has ended is not known to a later reader; `culeak run` is in the same one.
+    let line = first_line();
+    assert!(line.starts_with("out of memory: ") && !line.contains("limit"), "{line}");
+    let mut run = with_nvml(&["run", "-o", folder.path().to_str().expect("a path in UTF-8"), "--"]);
+    let libraries = [
+        library("nvml", "libnvidia-ml.so.1", &[], &[]).with_file_name(""),
+        fake_driver_folder(),
+    ];
+    let output = run
+        .arg(built("endings", Lookup::Linked))
+        .arg("waits_without_memory")
+        .env("LD_LIBRARY_PATH", std::env::join_paths(libraries).expect("paths"))
+        .env("NVML_LIMIT", (2048 * MIB).to_string())
+        .stdin(std::process::Stdio::null())
+        .output();
+    let said = String::from_utf8(output.expect("the CLI starts").stderr).expect("text");
+    let mut notes = said.lines().filter(|line| line.contains("automatic snapshot"));
+    assert!(
+        notes.any(|line| line.contains(&format!("{limit}; next: culeak report "))),
+        "{said}"
+    );
+}
+
+#[test]
+fn of_a_process_that_cannot_be_read_without_a_recording_nvml_knows_the_sum() {
+    let mut sleeper = Command::new("sleep").arg("1000").spawn().expect("started");
+    let pid = sleeper.id().to_string();
+    let mut report = with_nvml(&["report", &pid]);
+    let known = report
+        .env("NVML_PID", &pid)
+        .env("NVML_OWN", (520 * MIB).to_string())
+        .output();
+    let unknown = with_nvml(&["report", &pid]).output();
+    let said = |output: std::io::Result<std::process::Output>| {
+        String::from_utf8(output.expect("the CLI starts").stderr).expect("text")
+    };
+    let (known, unknown) = (said(known), said(unknown));
+    sleeper.kill().expect("running");
+    sleeper.wait().expect("ended");
+    assert!(
+        known.contains("it uses none of them; NVML counts 520 MiB for it"),
+        "{known}"
+    );
+    assert!(unknown.contains("it uses none of them\n"), "{unknown}");
 }
 
 #[test]

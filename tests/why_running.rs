@@ -404,8 +404,34 @@ fn the_blocks_of_cupy_are_read_in_a_process_that_was_never_recorded() {
 #[test]
 fn the_buffers_of_rmm_are_read_in_a_process_that_was_never_recorded() {
     let text = origins_of("unrecorded_rmm.py");
-    let all = ["__main__.kept", "__main__.aligned", "__main__.on_default_stream"];
+    let all = ["__main__.kept", "__main__.small", "__main__.on_default_stream"];
     assert!(all.iter().all(|name| text.contains(name)), "{text}");
+}
+
+#[test]
+fn the_buffers_of_rmm_are_on_the_devices_that_each_version_stores() {
+    let (first, second) = (256, 20 * 4096 + 3 * 1024);
+    let by_version = [
+        ("23.10.00", vec![("GPU 0", first + second)]),
+        ("25.12.00", vec![("GPU 0", first), ("GPU 1", second)]),
+        ("26.02.00", vec![("GPU 0", first), ("GPU 1", second)]),
+        ("26.10.00", vec![("GPU 0", first), ("GPU 1", second)]),
+    ];
+    for (version, expected) in by_version {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut program = Command::new("python3");
+        let script = sources().join("victims/unrecorded_rmm.py");
+        let (mut child, _) = ready(program.arg(script).arg(folder.path()).arg(version));
+        let report = json(&["report", &child.id().to_string(), "--by", "device", "--json"]);
+        let rows = lists(&report["rows"]).iter();
+        let mut found: Vec<_> = rows
+            .map(|row| (row["label"].as_str().expect("a label"), bytes(row)))
+            .collect();
+        found.sort_unstable();
+        assert_eq!(found, expected, "{version}");
+        drop(child.stdin.take());
+        child.wait().expect("ended");
+    }
 }
 
 #[test]

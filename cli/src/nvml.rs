@@ -122,6 +122,18 @@ impl Nvml {
         Ok(Device { nvml: self, handle })
     }
 
+    /// All devices that NVML knows here.
+    pub fn devices(&self) -> Result<Vec<Device<'_>>, Error> {
+        let mut count: c_uint = 0;
+        call!(self, "nvmlDeviceGetCount_v2", &mut count => *mut c_uint)?;
+        let device = |index: c_uint| -> Result<Device<'_>, Error> {
+            let mut handle = ptr::null_mut();
+            call!(self, "nvmlDeviceGetHandleByIndex_v2", index => c_uint, &mut handle => *mut *mut c_void)?;
+            Ok(Device { nvml: self, handle })
+        };
+        (0..count).map(device).collect()
+    }
+
     fn check(&self, function: &'static str, code: c_int) -> Result<(), Error> {
         if code == SUCCESS {
             return Ok(());

@@ -11,10 +11,10 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use culeak::snapshot::{DeviceUsage, OtherProcesses, ProcessState, Usage};
+use culeak::snapshot::{DeviceUsage, OtherProcesses, ProcessState, Snapshot, Usage};
 
 use crate::errors::Failure;
-use crate::load::Loaded;
+use crate::load::{self, Loaded};
 use crate::nvml::{Error, Nvml};
 use crate::probe;
 
@@ -25,6 +25,11 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// Queries the devices of a process that runs on this machine, and stores the answer in its snapshot.
 pub fn ask_driver(item: &mut Loaded) {
     let snapshot = &mut item.snapshot;
+    if let Some(limit) = lives(snapshot).and_then(|pid| limit(snapshot, pid))
+        && let Some(automatic) = &mut snapshot.taken.automatic
+    {
+        automatic.limit_bytes = Some(limit);
+    }
     // An automatic snapshot shows the past, so current usage does not belong to it.
     let present = snapshot.process.state == ProcessState::Running && snapshot.taken.automatic.is_none();
     if !present || snapshot.usage.is_some() || snapshot.devices.is_empty() {
@@ -38,6 +43,25 @@ pub fn ask_driver(item: &mut Loaded) {
         missing: Some(why),
         ..Usage::default()
     }));
+}
+
+/// The process of an automatic snapshot, if it still runs under its id.
+fn lives(snapshot: &Snapshot) -> Option<u32> {
+    snapshot.taken.automatic.as_ref()?.failed?;
+    let pid = snapshot.process.pid;
+    let (recording, _) = load::recording_of(pid).ok()?;
+    // NAME.out-of-memory-N.culeak-snapshot is beside NAME.culeak.
+    let name = format!("{}.", recording.file_stem()?.to_str()?);
+    let file = Path::new(&snapshot.process.recording).file_name()?.to_str()?;
+    file.starts_with(&name).then_some(pid)
+}
+
+/// What the control group of a process may have of the device of the request for which a snapshot was taken, if a limit is set.
+pub fn limit(snapshot: &Snapshot, pid: u32) -> Option<u64> {
+    let failed = snapshot.failed.get(snapshot.taken.automatic.as_ref()?.failed?)?;
+    let device = snapshot.devices.get(failed.device?)?;
+    let usage = ask(pid, &[&device.uuid]).ok()?;
+    usage.devices.first()?.limit_bytes
 }
 
 /// Queries NVML about these devices, identified by their index in the list, and about this process on them.
@@ -54,17 +78,44 @@ pub fn ask(pid: u32, uuids: &[&str]) -> Result<Usage, String> {
         .ok_or_else(|| "the process that queries NVML returned unknown devices".to_owned())
 }
 
+/// What NVML counts for a process on all devices; `None`: it does not know the process, or there is no NVML.
+pub fn of_process(pid: u32) -> Option<u64> {
+    probe::ask_self("NVML", LIMIT, |command| {
+        command.arg(COMMAND).arg(pid.to_string()).arg("--sum");
+    })
+    .ok()?
+}
+
 /// The arguments of the child.
 #[derive(Debug, clap::Args)]
 pub struct ProbeUsageArgs {
     pid: u32,
+    /// The bytes of the process on all devices instead.
+    #[arg(long)]
+    sum: bool,
     /// UUIDs in the order of the snapshot's devices.
     uuids: Vec<String>,
 }
 
 /// The child's part of [`ask`].
 pub fn answer(args: &ProbeUsageArgs) -> Result<ExitCode, Failure> {
-    probe::print(gather(args))
+    match args.sum {
+        true => probe::print(sum(args.pid)),
+        false => probe::print(gather(args)),
+    }
+}
+
+fn sum(pid: u32) -> Result<Option<u64>, Error> {
+    let nvml = Nvml::init()?;
+    let processes = nvml
+        .devices()?
+        .iter()
+        .flat_map(|device| device.processes())
+        .collect::<Vec<_>>();
+    let own = processes.iter().filter(|process| process.pid == pid);
+    Ok(own
+        .filter_map(|process| process.used_bytes())
+        .reduce(u64::saturating_add))
 }
 
 fn gather(args: &ProbeUsageArgs) -> Result<Usage, Error> {

@@ -73,6 +73,14 @@ static void waits(void) {
     while (read(0, &byte, 1) > 0) {}
 }
 
+/* As waits, after a request for more than there is. */
+static void waits_without_memory(void) {
+    CUdeviceptr address;
+    start_cuda();
+    EXPECT(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc_v2(&address, 1ull << 50));
+    waits();
+}
+
 /* A static object frees its memory after main. */
 static CUdeviceptr kept_until_the_end;
 
@@ -102,5 +110,5 @@ static void allocates_in_atexit(void) {
 }
 
 MAIN(BEHAVIOUR(returns), BEHAVIOUR(exits), BEHAVIOUR(leaves_at_once), BEHAVIOUR(quick), BEHAVIOUR(aborts),
-     BEHAVIOUR(crashes), BEHAVIOUR(terminated), BEHAVIOUR(acknowledges), BEHAVIOUR(restless), BEHAVIOUR(waits),
+     BEHAVIOUR(crashes), BEHAVIOUR(terminated), BEHAVIOUR(acknowledges), BEHAVIOUR(restless), BEHAVIOUR(waits), BEHAVIOUR(waits_without_memory),
      BEHAVIOUR(frees_in_destructor), BEHAVIOUR(frees_in_atexit), BEHAVIOUR(allocates_in_atexit))

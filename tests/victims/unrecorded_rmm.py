@@ -1,4 +1,4 @@
-"""Objects like those of RMM, in a program that is never recorded.
+"""Objects like those of RMM, in a program that is never recorded: `unrecorded_rmm.py FOLDER [VERSION]`.
 
 The state of a generator of random numbers is 625 numbers of 32 bits in the object itself: two in place of the table of virtual functions,
 then the address of the buffer.
@@ -27,6 +27,9 @@ class DeviceBuffer(_random.Random):
 module = types.ModuleType("rmm.pylibrmm.device_buffer")
 module.DeviceBuffer = DeviceBuffer
 sys.modules["rmm.pylibrmm.device_buffer"] = module
+sys.modules["rmm"] = types.ModuleType("rmm")
+sys.modules["rmm"].__version__ = VERSION = sys.argv[2] if len(sys.argv) > 2 else "26.10.00"
+RESOURCE = 0x7A7A7A7A7A7A7A7A
 
 
 def holder(address):
@@ -35,18 +38,26 @@ def holder(address):
     return made
 
 
-def buffer(*words):
-    made = (ctypes.c_uint64 * 8)(*words)
+def buffer(data, used, capacity, stream, device=1):
+    """A buffer as this version lays it out. What is behind a device is not of the buffer."""
+    words = [data, used, *([256] if VERSION >= "26.06" else []), capacity, stream]
+    if VERSION < "23.12":
+        words += [RESOURCE]
+    else:
+        # A resource that is its own is aligned to two words.
+        own = [RESOURCE] * (6 + len(words) % 2)
+        words += own if VERSION >= "26.02" else [RESOURCE] * 2
+        words += [device | 0x7A7A7A7A << 32]
+    made = (ctypes.c_uint64 * 16)(*words, *([RESOURCE] * (16 - len(words))))
     holds = holder(ctypes.addressof(made))
     holds.buffer = made
     return holds
 
 
 STREAM = 0x55_5555_5555_0000
-# Data, size, capacity, stream; and with an alignment between size and capacity.
 kept = [buffer(0x7E0000000000 + number * 0x10000, 1000, 1 << 12, STREAM) for number in range(20)]
-aligned = [buffer(0x7F0000000000 + number * 0x10000, 1000, 256, 1024, STREAM) for number in range(3)]
-on_default_stream = buffer(0x7D0000000000, 256, 256, 0)
+small = [buffer(0x7F0000000000 + number * 0x10000, 1000, 1024, STREAM) for number in range(3)]
+on_default_stream = buffer(0x7D0000000000, 256, 256, 0, device=0)
 empty = [buffer(0, 0, 0, 0), holder(0)]
 # Not memory, but the class behind a count.
 classes = (DeviceBuffer, 7, 8)

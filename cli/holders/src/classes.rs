@@ -26,7 +26,7 @@ use copying::copied;
 use limits::{stopped_early, threads_running, what_may_hold};
 
 use crate::blocks::BlockIndex;
-use crate::budget::{Deadline, LeftOut};
+use crate::budget::{Budget, Deadline, LeftOut, UNFINISHED};
 use crate::copy::selection::{merged, without};
 use crate::copy::{Image, PAGE};
 use crate::counted;
@@ -142,6 +142,8 @@ pub fn search(
         // In order.
         changed = paths.add(&mut searched, &better);
         limits.extend_from_slice(searched.native.limits());
+        limits
+            .extend((searched.budget.stopped()).map(|_| format!("the types and holders of host memory: {UNFINISHED}")));
         // A later copy may have been searched to its end.
         search.stopped = searched.stopped;
         left_out_by_stop = searched.left_out_by_stop;
@@ -371,6 +373,7 @@ fn examine<'c, 's>(
         torn,
         stopped,
         left_out_by_stop,
+        budget: Budget::new(copy, deadline),
     };
     Ok(searched)
 }

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use culeak::snapshot::{Class, Stop};
 use foldhash::fast::FixedState;
 
-use crate::budget::LeftOut;
+use crate::budget::{Budget, LeftOut};
 use crate::copy::Image;
 use crate::garbage::Garbage;
 use crate::graph::{Edge, Graph, NodeId, Pairs, Phase};
@@ -57,6 +57,8 @@ pub struct Findings<'c, 's> {
     pub stopped: Option<Stop>,
     /// What it did not search then.
     pub left_out_by_stop: LeftOut,
+    /// What may be read for the sums of host memory.
+    pub(crate) budget: Budget,
 }
 
 /// A cycle.

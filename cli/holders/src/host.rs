@@ -31,6 +31,9 @@ use crate::walk::rules::object_in;
 
 /// Types that are reported.
 const MOST_TYPES: usize = 2000;
+const OTHER_TYPES: &str = "(other types)";
+/// What has not been looked at when the time was over.
+const NOT_READ: &str = "(not read)";
 
 /// What the resident memory is used for; `None` for a core file. `pinned`: pinned and managed memory, and
 /// addresses of devices, in order.
@@ -100,7 +103,7 @@ pub fn usage(searched: &mut Findings, pinned: &[Range<u64>]) -> Option<HostMemor
 /// Bytes and number of the chunks in use of each owner.
 type Used = BTreeMap<Owner, (u64, u64)>;
 
-/// The chunks in use by type, the largest first.
+/// The chunks in use by type, the largest first. Those that were not read within the limits of time and size have none.
 fn types(searched: &mut Findings) -> (Vec<HostRow>, Used) {
     let copy = searched.copy;
     let mut sums = Sums {
@@ -122,6 +125,7 @@ fn types(searched: &mut Findings) -> (Vec<HostRow>, Used) {
                     false => {
                         let name = match searched.native.chunk(copy, chunk.start) {
                             None => "(the CUDA driver)".to_owned(),
+                            Some(_) if searched.budget.stopped().is_some() => NOT_READ.to_owned(),
                             Some(_) => format!("(no type, up to {})", words::bytes(chunk.bytes.next_power_of_two())),
                         };
                         sums.add(&searched.native, chunk, &name, 1);
@@ -138,8 +142,19 @@ fn types(searched: &mut Findings) -> (Vec<HostRow>, Used) {
     });
     let mut rows: Vec<HostRow> = rows.collect();
     rows.sort_by(|a, b| (Reverse(a.bytes), &a.name).cmp(&(Reverse(b.bytes), &b.name)));
-    rows.truncate(MOST_TYPES);
-    (rows, sums.used)
+    (limited(rows, MOST_TYPES), sums.used)
+}
+
+/// The first rows; the others are one row.
+fn limited(mut rows: Vec<HostRow>, most: usize) -> Vec<HostRow> {
+    let others = rows.split_off(rows.len().min(most));
+    rows.extend((!others.is_empty()).then(|| HostRow {
+        name: OTHER_TYPES.to_owned(),
+        bytes: others.iter().map(|row| row.bytes).sum(),
+        count: others.iter().map(|row| row.count).sum(),
+        free_bytes: 0,
+    }));
+    rows
 }
 
 struct Sums<'c, 's> {
@@ -167,8 +182,11 @@ impl Sums<'_, '_> {
         *of = (of.0 + bytes, of.1 + count);
     }
 
-    /// Adds a chunk that contains an object of Python or C++ with the chunks that are the object's.
+    /// Adds a chunk that contains an object of Python or C++ with the chunks that are the object's, within the limits.
     fn object(&mut self, searched: &mut Findings, chunk: Chunk) {
+        if !searched.budget.spend(1) {
+            return;
+        }
         let (copy, native) = (self.copy, &mut searched.native);
         let mut places = Vec::new();
         let (name, words): (String, Vec<u64>) = if let Some(python) = &mut searched.python
@@ -186,6 +204,10 @@ impl Sums<'_, '_> {
         } else {
             return;
         };
+        // What many objects share is paid for by each of them.
+        if !searched.budget.spend((words.len() + places.len()) as u64) {
+            return;
+        }
         places.extend((words.into_iter()).filter(|word| is_untyped(copy, native, searched.python.as_mut(), *word)));
         self.add(native, chunk, &name, 1);
         for place in places.into_iter().filter(|place| *place >= PAGE) {
@@ -214,13 +236,22 @@ fn data(copy: &Image, native: &mut Native, place: u64) -> Vec<u64> {
 
 /// The bytes of host memory of each node that has some, by number.
 pub(crate) fn weights(searched: &mut Findings) -> Vec<(u32, u64)> {
-    let (copy, native, graph) = (searched.copy, &mut searched.native, &searched.graph);
+    let (copy, native, graph, budget) = (
+        searched.copy,
+        &mut searched.native,
+        &searched.graph,
+        &mut searched.budget,
+    );
     let mut counted = Bits::new(copy.granules());
     let mut weights = Vec::new();
     let mut references = Vec::new();
     // Arrays belong to their objects, so these come first.
     for kind in [NodeKind::Python, NodeKind::Native] {
         for node in graph.nodes().filter(|node| graph.kind(*node) == kind) {
+            // The references of the object before, too.
+            if !budget.spend(1 + references.drain(..).len() as u64) {
+                return weights;
+            }
             let address = graph.address(node);
             let mut places = vec![address];
             match searched.python.as_mut().filter(|_| kind == NodeKind::Python) {
@@ -229,7 +260,6 @@ pub(crate) fn weights(searched: &mut Findings) -> Vec<(u32, u64)> {
                         continue;
                     };
                     places.extend(python.arrays(copy, address, of).into_iter().map(|array| array.start));
-                    references.clear();
                     python.references(copy, address, of, &mut references);
                     for target in references.iter().filter(|reference| reference.sort != Sort::Word) {
                         let is_leaf = python.object(copy, target.target).is_some_and(|of| python.is_leaf(of));
@@ -271,3 +301,79 @@ fn buffer(copy: &Image, native: &Native, python: &mut Python, object: u64) -> Op
 
 /// Of a `c10::StorageImpl`: up to and including its pointer to the data.
 const FIRST_WORDS: u64 = crate::walk::FIRST_BYTES / 8;
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::Options;
+    use crate::process_tests::Victim;
+
+    const LISTS: &str = "#!/usr/bin/env python3
+import signal
+class Page: pass
+kept = [[Page(), bytearray(2000)] for _ in range(2000)]
+print('ready', flush=True)
+signal.pause()
+";
+
+    #[test]
+    fn types_that_were_not_read_in_time_are_one_row_and_all_bytes_count() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let program = folder.path().join("lists.py");
+        std::fs::write(&program, LISTS).expect("written");
+        std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).expect("set");
+        let victim = Victim::start(&program);
+        let searched = |limit| {
+            let options = Options {
+                limit,
+                host: true,
+                ..Options::default()
+            };
+            let search = crate::search(&victim.process(), &[], &options)
+                .expect("searched")
+                .search;
+            (search.host.expect("host memory"), search.limits)
+        };
+        let bytes = |host: &HostMemory, name: &str| {
+            let mut rows = host.types.iter().filter(|row| row.name == name);
+            rows.next().map_or(0, |row| row.bytes)
+        };
+        let is_limit = |limit: &String| limit.starts_with("the types and holders of host memory: not all");
+        let (whole, limits) = searched(Duration::MAX);
+        assert!(
+            bytes(&whole, "bytearray") > 4_000_000 && bytes(&whole, NOT_READ) == 0,
+            "{:?}",
+            whole.types
+        );
+        assert!(!limits.iter().any(is_limit), "{limits:?}");
+        let (cut, limits) = searched(Duration::ZERO);
+        assert!(
+            bytes(&cut, "bytearray") == 0 && bytes(&cut, NOT_READ) > 4_000_000,
+            "{:?}",
+            cut.types
+        );
+        assert!(limits.iter().any(is_limit), "{limits:?}");
+        assert_eq!(
+            (cut.malloc_bytes, cut.python_bytes),
+            (whole.malloc_bytes, whole.python_bytes)
+        );
+    }
+
+    #[test]
+    fn types_beyond_the_most_are_one_row() {
+        let row = |nth: u64| HostRow {
+            name: format!("type {nth}"),
+            bytes: 100 - nth,
+            count: 2,
+            free_bytes: 0,
+        };
+        let rows = limited((0..5).map(row).collect(), 3);
+        let others = rows.last().expect("a row");
+        assert_eq!((rows.len(), &*others.name), (4, OTHER_TYPES));
+        assert_eq!((others.bytes, others.count), (97 + 96, 4));
+        assert_eq!(limited((0..3).map(row).collect(), 3).len(), 3);
+    }
+}

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! sys.modules["rmm.pylibrmm.device_buffer"].DeviceBuffer ─► its instances: { count, class, virtual functions, buffer, … }
-//!     buffer: { address, bytes in use, alignment (in newer versions), bytes, stream, … }
+//!     buffer: { address, bytes in use, alignment (from 26.06 on), bytes, stream, resource, device }
 //! sys.modules["cupy.cuda.memory"].PooledMemory, … ─► their instances: { count, class, address (0: given back), bytes, device, … }
 //! sys.modules["numba.cuda.cudadrv.driver"].MemoryPointer, … ─► their instances:
 //!     size │ is_managed: numba frees it │ context ─► device ─► id, both by weak proxies
@@ -11,7 +11,7 @@
 //!
 //! No list contains them, so all copied memory is searched for words that are the address of a class. Memory of no pool of CuPy has an
 //! object of class `Memory`. Arrays that numba has put off freeing have no object. RMM's buffers that only C++ has are in no
-//! object of Python, and no device is known of the others.
+//! object of Python. Where their device lies depends on the version of RMM.
 
 use std::collections::{HashMap, HashSet};
 
@@ -180,9 +180,23 @@ fn of_cupy(_: &mut Python, copy: &Image, objects: &[(&str, u64)], _: &mut Budget
     objects.iter().filter(is_given_out).map(memory).collect()
 }
 
-fn buffers(_: &mut Python, copy: &Image, objects: &[(&str, u64)], _: &mut Budget) -> Vec<Option<[u64; 3]>> {
+/// Where the device is in RMM's buffers without an alignment. `None`: versions before 23.12 do not store it.
+fn place_of_device(python: &mut Python, copy: &Image) -> Option<u64> {
+    let version = python.attribute_of_module(copy, "rmm", "__version__")?;
+    let version = python.text(copy, version, 16)?;
+    let mut parts = version.split('.').map(str::parse::<u32>);
+    // Since 26.02 the buffer owns its resource; before, it refers to one.
+    match (parts.next()?.ok()?, parts.next()?.ok()?) {
+        (year, month) if (year, month) >= (26, 2) => Some(0x50),
+        (year, month) if (year, month) >= (23, 12) => Some(0x30),
+        _ => None,
+    }
+}
+
+fn buffers(python: &mut Python, copy: &Image, objects: &[(&str, u64)], _: &mut Budget) -> Vec<Option<[u64; 3]>> {
     /// More than a buffer has, and less than the address of a stream.
     const MOST: u64 = 1 << 40;
+    let without_alignment = place_of_device(python, copy);
     let memory = |(_, object): &(&str, u64)| {
         let buffer = copy.word(object + BEHIND + 8);
         if buffer == 0 {
@@ -190,8 +204,12 @@ fn buffers(_: &mut Python, copy: &Image, objects: &[(&str, u64)], _: &mut Budget
         }
         let [address, used, third, fourth] = [0, 8, 16, 24].map(|field| copy.word(buffer.wrapping_add(field)));
         let has_alignment = third.is_power_of_two() && third <= 4096 && (used..MOST).contains(&fourth);
-        let bytes = if has_alignment { fourth } else { third };
-        (copy.has(buffer) && (used..MOST).contains(&bytes)).then_some([address, bytes, 0])
+        let (bytes, device) = match has_alignment {
+            true => (fourth, Some(0x60)),
+            false => (third, without_alignment),
+        };
+        let device = device.map_or(0, |place| copy.half(buffer.wrapping_add(place)).into());
+        (copy.has(buffer) && (used..MOST).contains(&bytes)).then_some([address, bytes, device])
     };
     objects.iter().map(memory).collect()
 }

@@ -23,9 +23,11 @@ use crate::launch::holds::{LIMIT, Served, Serving};
 use crate::launch::incomplete;
 use crate::launch::proof::Gap;
 use crate::launch::{self, RecordArgs, preload, spooled, supervise};
+use crate::load;
 use crate::options::rules::RuleArgs;
 use crate::progress;
-use crate::text::units;
+use crate::text::{ledger, units};
+use crate::usage;
 
 /// How a program is recorded that is waited for.
 #[derive(Debug, Default, Args)]
@@ -359,22 +361,35 @@ fn mention_auto_snapshots(folder: &Path, tag: &str) {
     if let Some(most_telling) = most_telling(&names) {
         let snapshots = units::plural(names.len() as u64, "automatic snapshot", "automatic snapshots");
         let shown = folder.display().to_string();
-        let input = shell_word(&folder.join(most_telling).display().to_string());
+        let input = shell_word(&folder.join(&most_telling).display().to_string());
         progress::note(format_args!(
-            "{snapshots} in {}; next: culeak report {}",
+            "{snapshots} in {}{}; next: culeak report {}",
             Escaped(&shown),
+            own_limit(&folder.join(&most_telling)).unwrap_or_default(),
             Escaped(&input)
         ));
     }
 }
 
+/// The limit of the control group of a program that ran out of memory: it inherits that of this command.
+fn own_limit(snapshot: &Path) -> Option<String> {
+    if !snapshot.to_string_lossy().contains(OUT_OF_MEMORY) {
+        return None;
+    }
+    let item = load::Place::File(snapshot.to_owned()).load().ok()?;
+    let limit = usage::limit(&item.snapshot, std::process::id())?;
+    Some(format!("; {}", ledger::limit(limit)))
+}
+
+/// In the names of snapshots that were taken when memory ran out.
+const OUT_OF_MEMORY: &str = ".out-of-memory-";
 /// How the names of automatic snapshots end.
 const AUTO_SNAPSHOT: &str = ".culeak-snapshot";
 
 /// What to report first, of snapshots in order of time: the last one taken when memory ran out, else the recording of the
 /// last one.
 fn most_telling(names: &[&str]) -> Option<String> {
-    let out_of_memory = names.iter().rev().find(|name| name.contains(".out-of-memory-"));
+    let out_of_memory = names.iter().rev().find(|name| name.contains(OUT_OF_MEMORY));
     let recording = || {
         // NAME.WHY-N.culeak-snapshot is beside NAME.culeak.
         let (name, _) = names.last()?.strip_suffix(AUTO_SNAPSHOT)?.rsplit_once('.')?;

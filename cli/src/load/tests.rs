@@ -315,6 +315,7 @@ mod schema {
             reason: culeak::snapshot::Reason::Mark,
             name: Some("epoch 1".to_owned()),
             failed: None,
+            limit_bytes: Some(1 << 34),
         });
         full.freed_after_end = full.allocations.clone();
         full.end = Some(culeak::snapshot::End {

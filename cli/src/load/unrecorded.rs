@@ -21,7 +21,8 @@ use culeak_holders::{Deadline, LIMIT, objects, pytorch, xla};
 
 use super::{Loaded, memory_viz};
 use crate::errors::Failure;
-use crate::progress;
+use crate::text::units;
+use crate::{progress, usage};
 
 /// The blocks that an allocator gave out.
 struct Given {
@@ -67,9 +68,11 @@ pub fn load(pid: u32, unrecorded: Failure) -> Result<Loaded, Failure> {
 /// As above, for no longer than this.
 pub fn load_within(limit: Duration, pid: u32, unrecorded: Failure) -> Result<Loaded, Failure> {
     let failure = |why: String| {
+        let of_driver = usage::of_process(pid).map(|bytes| format!("; NVML counts {} for it", units::bytes(bytes)));
         Failure::new(format!(
-            "{}; without a recording, culeak can only read the allocators of PyTorch, JAX, CuPy, numba and RMM in a process, and {why}",
-            unrecorded.message
+            "{}; without a recording, culeak can only read the allocators of PyTorch, JAX, CuPy, numba and RMM in a process, and {why}{}",
+            unrecorded.message,
+            of_driver.unwrap_or_default()
         ))
     };
     super::holders::expect_permission(pid)?;

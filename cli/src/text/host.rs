@@ -4,7 +4,7 @@ use culeak::analysis::diff::{HostChange, HostChanges};
 use culeak::analysis::why::Why;
 use culeak::snapshot::{HostMemory, HostRow};
 
-use super::{diff, units, why};
+use super::{diff, parts, units, why};
 use crate::document::{BOLD, Cell, Document, Rows, bold, styled};
 use crate::escape::Escaped;
 
@@ -49,15 +49,16 @@ pub fn write_changes(changes: &HostChanges, same_process: bool, page: &mut Docum
     page.blank();
     page.line(bold("host memory ") + styled(diff::style_of(delta), changed) + to);
     let lists = [
-        ("by holder", &changes.holders),
-        ("by type", &changes.types),
-        ("by arena", &changes.arenas),
+        ("by holder", &changes.holders, changes.hidden_holders),
+        ("by type", &changes.types, changes.hidden_types),
+        ("by arena", &changes.arenas, changes.hidden_arenas),
     ];
     let count = |row: &&HostChange| match row.count_delta {
         0 => String::new(),
         delta => format!("in {}", units::signed_count(delta)),
     };
-    for (title, rows) in lists.into_iter().filter(|(_, rows)| !rows.is_empty()) {
+    let is_shown = |(_, rows, hidden): &(_, &Vec<HostChange>, usize)| !rows.is_empty() || *hidden > 0;
+    for (title, rows, hidden) in lists.into_iter().filter(is_shown) {
         page.item(title);
         let table = Rows::of(rows).bare().indent(4);
         let table = table.column("change", |row| Cell::Delta(row.bytes_delta, None));
@@ -67,6 +68,51 @@ pub fn write_changes(changes: &HostChanges, same_process: bool, page: &mut Docum
                 .column("count", count)
                 .column("of", |row| Escaped(&row.name).to_string()),
         );
+        page.more_at(
+            4,
+            hidden,
+            "row",
+            format_args!("; {} shows all", parts::all_rows(changes.cut)),
+        );
     }
     page.blank();
+}
+
+#[cfg(test)]
+mod tests {
+    use culeak::analysis::report::Cut;
+
+    use super::*;
+
+    #[test]
+    fn rows_that_are_cut_off_are_counted() {
+        let row = HostChange {
+            name: "dict".to_owned(),
+            before: 100,
+            after: 200,
+            bytes_delta: 100,
+            count_delta: 1,
+        };
+        let changes = HostChanges {
+            before: 100,
+            after: 500,
+            holders: Vec::new(),
+            hidden_holders: 0,
+            types: vec![row],
+            hidden_types: 2,
+            arenas: Vec::new(),
+            hidden_arenas: 1,
+            cut: Cut {
+                below_min: 1,
+                beyond_top: 2,
+            },
+        };
+        let mut page = Document::default();
+        write_changes(&changes, true, &mut page);
+        let text = crate::text::tests::plain(|out| page.text(out));
+        let all = "; --top 0 --min-bytes 0 shows all";
+        assert!(text.contains(&format!("… and 2 more rows{all}")), "{text}");
+        assert!(text.contains(&format!("by arena\n    … and 1 more row{all}")), "{text}");
+        assert!(!text.contains("by holder"), "{text}");
+    }
 }

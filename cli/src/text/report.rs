@@ -152,7 +152,10 @@ const EXPLAINED_INDENT: usize = 6;
 /// The failed request or the event that a snapshot was taken for.
 pub fn cause(report: &Report, full_stacks: bool, page: &mut Document) {
     match (&report.trigger, &report.taken.automatic) {
-        (Some(failed), _) => request(failed, full_stacks, page),
+        (Some(failed), automatic) => {
+            let limit = automatic.as_ref().and_then(|automatic| automatic.limit_bytes);
+            request(failed, limit, full_stacks, page);
+        }
         (None, Some(automatic)) => reason(automatic, page),
         (None, None) => {}
     }
@@ -182,8 +185,8 @@ pub fn rules(report: &Report, page: &mut Document) {
     }
 }
 
-/// Out of memory: the size, the device and the call site of the failed request.
-fn request(failed: &FailedRow, full_stacks: bool, page: &mut Document) {
+/// Out of memory: the size, the device and the call site of the failed request, and the limit of the control group.
+fn request(failed: &FailedRow, limit: Option<u64>, full_stacks: bool, page: &mut Document) {
     let line = failed.stack.python_line().or_else(|| failed.stack.site());
     let name = line.map_or_else(|| NO_STACK.to_owned(), |line| short_name(&line.name()));
     let (api, bytes, place) = (failed.api, units::bytes(failed.bytes), parts::place(line));
@@ -191,7 +194,8 @@ fn request(failed: &FailedRow, full_stacks: bool, page: &mut Document) {
         "out of memory: {api} of {bytes} on {} failed in {name}{place}",
         failed.device
     );
-    page.line(styled(BAD, title));
+    let limit = limit.map_or_else(String::new, |bytes| format!("; {}", ledger::limit(bytes)));
+    page.line(styled(BAD, title + &limit));
     page.stack(&failed.stack, full_stacks, 2);
     page.blank();
 }

@@ -33,7 +33,7 @@ use crate::document::Document;
 use crate::escape::is_active;
 
 /// Renders without styles, as for a pipe.
-fn plain(render: impl FnOnce(&mut dyn io::Write) -> io::Result<()>) -> String {
+pub fn plain(render: impl FnOnce(&mut dyn io::Write) -> io::Result<()>) -> String {
     let mut out = anstream::StripStream::new(Vec::new());
     render(&mut out).expect("writing to memory succeeds");
     String::from_utf8(out.into_inner()).expect("text")
@@ -411,6 +411,7 @@ fn golden_report_of_an_out_of_memory_snapshot() {
         reason: culeak::snapshot::Reason::OutOfMemory,
         name: None,
         failed: Some(0),
+        limit_bytes: None,
     });
     let snapshot = sample.finish(60 * MIB, 9);
     let text = report_text(&snapshot, &from_file("train.out-of-memory-1.culeak"), false);

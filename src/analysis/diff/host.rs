@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::Options;
+use crate::analysis::report::Cut;
 use crate::analysis::why::untyped;
 use crate::snapshot::{Holders, HostMemory};
 
@@ -17,10 +18,17 @@ pub struct HostChanges {
     pub after: u64,
     /// What would be freed with each holder.
     pub holders: Vec<HostChange>,
+    /// How many more holders changed.
+    pub hidden_holders: usize,
     /// What Python's heap and malloc are used for.
     pub types: Vec<HostChange>,
+    pub hidden_types: usize,
     /// What is resident, in use or not: arenas of malloc, Python's heap, mappings.
     pub arenas: Vec<HostChange>,
+    pub hidden_arenas: usize,
+    /// The hidden rows of all lists by option.
+    #[serde(skip)]
+    pub cut: Cut,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -43,12 +51,23 @@ pub(super) fn changes(before: Option<&Holders>, after: Option<&Holders>, options
         let all = host.by_arena().into_iter();
         rows(all.map(|row| (row.name, row.bytes.saturating_add(row.free_bytes), row.count)))
     };
+    let (holders, of_holders) = compared(held(before), held(after), options);
+    let (types, of_types) = compared(types(old), types(new), options);
+    let (arenas, of_arenas) = compared(arenas(old), arenas(new), options);
+    let all = [of_holders, of_types, of_arenas];
     Some(HostChanges {
         before: old.resident_bytes,
         after: new.resident_bytes,
-        holders: compared(held(before), held(after), options),
-        types: compared(types(old), types(new), options),
-        arenas: compared(arenas(old), arenas(new), options),
+        holders,
+        hidden_holders: of_holders.rows(),
+        types,
+        hidden_types: of_types.rows(),
+        arenas,
+        hidden_arenas: of_arenas.rows(),
+        cut: Cut {
+            below_min: all.iter().map(|cut| cut.below_min).sum(),
+            beyond_top: all.iter().map(|cut| cut.beyond_top).sum(),
+        },
     })
 }
 
@@ -69,8 +88,8 @@ fn held(holders: &Holders) -> Rows {
     rows(outermost.map(|retainer| (untyped(&retainer.name).to_owned(), retainer.host_bytes, 0)))
 }
 
-/// Growth first, the largest change first.
-fn compared(before: Rows, mut after: Rows, options: &Options) -> Vec<HostChange> {
+/// Growth first, the largest change first, and what was cut off.
+fn compared(before: Rows, mut after: Rows, options: &Options) -> (Vec<HostChange>, Cut) {
     before
         .keys()
         .for_each(|name| _ = after.entry(name.clone()).or_default());
@@ -85,8 +104,13 @@ fn compared(before: Rows, mut after: Rows, options: &Options) -> Vec<HostChange>
         }
     };
     let mut all: Vec<HostChange> = after.into_iter().map(change).collect();
-    all.retain(|row| row.bytes_delta.unsigned_abs() >= u128::from(options.min_bytes.max(1)));
+    all.retain(|row| row.bytes_delta != 0);
+    let changed = all.len();
+    all.retain(|row| row.bytes_delta.unsigned_abs() >= u128::from(options.min_bytes));
+    let below_min = changed - all.len();
     all.sort_by_key(|row| (row.bytes_delta < 0, std::cmp::Reverse(row.bytes_delta.abs())));
     all.truncate(options.top.unwrap_or(usize::MAX));
-    all
+    let beyond_top = changed - below_min - all.len();
+    let cut = Cut { below_min, beyond_top };
+    (all, cut)
 }

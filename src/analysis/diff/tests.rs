@@ -1,7 +1,7 @@
 use super::*;
 use crate::kind::Kind;
 use crate::sample::{FrameText, MAIN, MIB, PYTHON, RUNTIME, Sample, gradients};
-use crate::snapshot::Python;
+use crate::snapshot::{Holders, HostMemory, HostRow, Python};
 
 fn frame(name: &'static str) -> [FrameText<'static>; 3] {
     [RUNTIME, (name, "/src/a.cu:1", "/opt/app"), MAIN]
@@ -324,4 +324,49 @@ fn rows_of_other_versions_of_libraries_match_by_the_programs_own_lines() {
     );
     let diff = Diff::of(&before, &moved, &Options::default());
     assert_eq!((diff.rows.len(), diff.totals.unchanged), (0, 4));
+}
+
+#[test]
+fn rows_of_host_memory_that_are_cut_off_are_counted() {
+    let with = |types: &[(&str, u64)]| {
+        let mut snapshot = holding(&[("load", 1)]);
+        let mut holders = Holders::default();
+        let row = |(name, bytes): &(&str, u64)| HostRow {
+            name: (*name).to_owned(),
+            bytes: *bytes,
+            count: 1,
+            free_bytes: 0,
+        };
+        holders.search.host = Some(HostMemory {
+            types: types.iter().map(row).collect(),
+            ..HostMemory::default()
+        });
+        snapshot.holders = Some(holders);
+        snapshot
+    };
+    let before = with(&[("dict", 1000), ("list", 1000), ("str", 1000), ("int", 1000)]);
+    let after = with(&[("dict", 2000), ("list", 3000), ("str", 1001), ("int", 1000)]);
+    let counted = |options: &Options| {
+        let host = Diff::of(&before, &after, options).host.expect("host memory");
+        let names: Vec<String> = host.types.into_iter().map(|row| row.name).collect();
+        (
+            names,
+            host.hidden_types,
+            host.hidden_holders + host.hidden_arenas,
+            host.cut,
+        )
+    };
+    let options = |top, min_bytes| Options {
+        top,
+        min_bytes,
+        ..Options::default()
+    };
+    let cut = |below_min, beyond_top| Cut { below_min, beyond_top };
+    let name = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    assert_eq!(
+        counted(&options(None, 0)),
+        (name(&["list", "dict", "str"]), 0, 0, cut(0, 0))
+    );
+    assert_eq!(counted(&options(Some(1), 0)), (name(&["list"]), 2, 0, cut(0, 2)));
+    assert_eq!(counted(&options(Some(1), 10)), (name(&["list"]), 2, 0, cut(1, 1)));
 }

@@ -369,6 +369,7 @@ fn the_next_command_selects_what_the_report_shows() {
         reason: Reason::Mark,
         name: None,
         failed: None,
+        limit_bytes: None,
     });
     assert_eq!(next(&snapshot, By::Site).0, by_stack);
     assert_eq!(
@@ -484,6 +485,7 @@ fn the_failed_request_that_caused_the_snapshot_is_first() {
         reason: crate::snapshot::Reason::OutOfMemory,
         name: None,
         failed: Some(0),
+        limit_bytes: None,
     });
     let report = report(&snapshot);
     let failed = report.trigger.expect("the request is known");

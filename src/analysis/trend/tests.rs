@@ -545,6 +545,7 @@ fn marks_are_those_passed_when_the_snapshot_was_taken() {
         reason: Reason::Mark,
         name: Some("just now".to_owned()),
         failed: None,
+        limit_bytes: None,
     });
     let summary = Summary::of(&snapshot, String::new(), &Options::default());
     assert_eq!(summary.instants[0].mark.as_deref(), Some("just now"));

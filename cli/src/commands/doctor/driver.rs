@@ -14,7 +14,7 @@ use culeak::rm;
 use culeak_driver::{Findings, LIBRARY};
 
 /// The CUDA versions whose functions are compared with those that culeak knows (`src/cuda_functions.rs`).
-const KNOWN: RangeInclusive<i32> = 11000..=13049;
+const KNOWN: RangeInclusive<i32> = 11000..=13059;
 /// NVIDIA in the lists of PCI devices.
 const VENDOR: &str = "0x10de";
 
@@ -270,7 +270,7 @@ mod tests {
     #[test]
     fn drivers_older_and_newer_than_the_known_ones_are_named() {
         assert_eq!(of_library(&found(13000, &[])).len(), 1);
-        assert!(text_of(&of_library(&found(14010, &[]))).contains("CUDA 14.1 is newer than 13.4"));
+        assert!(text_of(&of_library(&found(14010, &[]))).contains("CUDA 14.1 is newer than 13.5"));
         assert!(text_of(&of_library(&found(10020, &[]))).contains("CUDA 10.2 is older than 11.0"));
     }
 

@@ -132,6 +132,7 @@ fn in_the_way(mut sample: Sample, requested: u64) -> Option<Vec<u64>> {
         reason: Reason::OutOfMemory,
         name: None,
         failed: Some(sample.0.failed.len() - 1),
+        limit_bytes: None,
     });
     let snapshot = sample.finish(0, 0);
     let failed = of(&snapshot).pools.remove(0).failed.expect("a failed request");
