@@ -46,6 +46,8 @@ pub const BY_BACKENDS: [&str; 3] = ["torch.xpu", "torch_npu", "torch_neuronx"];
 /// The value of [`Taken::by`] for a process that was never recorded: the allocators of frameworks in it were read. It covers only the live blocks of
 /// these, without stacks and times.
 pub const BY_READING: &str = "the allocators of frameworks, read while they ran";
+/// These frameworks.
+pub const READABLE: &str = "PyTorch, JAX, CuPy, numba and RMM";
 /// As above, of a process whose PyTorch was asked to keep its own history: of its allocator only, with the stacks of newer blocks.
 pub const BY_HISTORY: &str = "PyTorch's own history, in a process that runs";
 /// The version that this build writes, and the only one that it reads.

@@ -1,4 +1,4 @@
-//! A process that was never recorded: the live blocks of the allocators of PyTorch, JAX, CuPy, numba and RMM in it.
+//! A process that was never recorded: the live blocks of the allocators of frameworks in it ([`READABLE`]).
 //!
 //! They have no call stack, age or peak. What holds them can be searched for as in any other process.
 
@@ -11,8 +11,8 @@ use std::{fs, str};
 use culeak::kind::Kind;
 use culeak::proc;
 use culeak::snapshot::{
-    Allocation, BY_HISTORY, BY_READING, Call, Counter, Device, Gathering, Process, ProcessState, Snapshot, Stack,
-    Stream, Taken, Thread,
+    Allocation, BY_HISTORY, BY_READING, Call, Counter, Device, Gathering, Process, ProcessState, READABLE, Snapshot,
+    Stack, Stream, Taken, Thread,
 };
 use culeak_holders::objects::Library;
 use culeak_holders::pytorch::LiveBlock;
@@ -68,7 +68,7 @@ pub fn load(pid: u32, unrecorded: Failure) -> Result<Loaded, Failure> {
 pub fn load_within(limit: Duration, pid: u32, unrecorded: Failure) -> Result<Loaded, Failure> {
     let failure = |why: String| {
         Failure::new(format!(
-            "{}; without a recording, culeak can only read the allocators of PyTorch, JAX, CuPy, numba and RMM in a process, and {why}",
+            "{}; without a recording, culeak can only read the allocators of {READABLE} in a process, and {why}",
             unrecorded.message
         ))
     };
