@@ -479,6 +479,12 @@ pub fn unix_ns() -> u64 {
     clock_ns(libc::CLOCK_REALTIME)
 }
 
+/// How long this machine has been suspended since it booted, in nanoseconds: for so long [`monotonic_ns`] stood still.
+pub fn suspended_ns() -> u64 {
+    let since_boot = clock_ns(libc::CLOCK_BOOTTIME);
+    since_boot.saturating_sub(monotonic_ns())
+}
+
 fn clock_ns(which: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a valid timespec.

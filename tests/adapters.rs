@@ -87,19 +87,13 @@ fn pages_of_vllm_are_live_cached_waiting_or_free_and_those_of_requests_that_have
         outcome.expect_success();
         assert_eq!(outcome.our_lines(), [""; 0], "{}", outcome.everything());
         let snapshot = outcome.symbolized();
-        let [pool] = &snapshot.page_pools[..] else {
-            panic!("{:?}", snapshot.page_pools);
-        };
         let states = Pages {
             live: 9,
             reclaimable: 16,
             waiting: 4,
             free: 34,
         };
-        assert_eq!(
-            (pool.domain.as_str(), pool.page_bytes, pool.pages),
-            ("vLLM", 3000, states)
-        );
+        let pool = snapshot.only_pool("vLLM", 3000, states);
         assert_eq!(pool.owners_begun, 5007);
         let expected = [
             ("running", 4, 0, false),
@@ -109,12 +103,7 @@ fn pages_of_vllm_are_live_cached_waiting_or_free_and_those_of_requests_that_have
         ];
         assert_eq!(owners(&snapshot), expected);
         assert_eq!(snapshot.losses.lost_details, 0);
-        let report = Command::new(culeak())
-            .arg("report")
-            .args(recordings_in(&outcome.out()))
-            .output()
-            .expect("the command runs");
-        let text = String::from_utf8_lossy(&report.stdout);
+        let text = outcome.report();
         assert!(
             text.contains("pages of vLLM  9 live, 16 only cached, 4 waiting for a transfer, 34 free; 2.9 KiB each\n"),
             "{text}"
@@ -152,17 +141,19 @@ fn pages_of_sglang_are_live_cached_or_free_and_a_request_that_is_gone_has_ended(
     assert_eq!(outcome.our_lines(), [""; 0], "{}", outcome.everything());
     let snapshot = outcome.symbolized();
     let states = Pages {
-        live: 56,
-        reclaimable: 100,
+        live: 63,
+        reclaimable: 103,
         waiting: 0,
-        free: 844,
+        free: 834,
     };
-    let pool = &snapshot.page_pools[0];
-    assert_eq!(
-        (pool.domain.as_str(), pool.page_bytes, pool.pages),
-        ("SGLang", 128, states)
-    );
-    assert_eq!(owners(&snapshot), [("running", 49, 0, false), ("lost", 7, 0, true)]);
+    snapshot.only_pool("SGLang", 128, states);
+    let expected = [
+        ("running", 49, 0, false),
+        ("lost", 7, 0, true),
+        ("lost", 5, 0, false),
+        ("twice", 2, 0, false),
+    ];
+    assert_eq!(owners(&snapshot), expected);
 }
 
 #[test]
@@ -184,12 +175,7 @@ fn the_adaptor_for_rmm_in_cpp_names_the_line_that_leaks() {
     for block in snapshot.of_kind(Block) {
         assert_eq!(block.domain(), Some("my pool"));
     }
-    let report = Command::new(culeak())
-        .arg("report")
-        .args(recordings_in(&outcome.out()))
-        .output()
-        .expect("the command runs");
-    let text = String::from_utf8_lossy(&report.stdout);
+    let text = outcome.report();
     let site = "  2.4 KiB  in 5 blocks  request  rmm_pool.cpp:";
     assert!(text.contains(site), "the header's own function is not the site\n{text}");
 }

@@ -1,14 +1,11 @@
 //! Virtual memory management: physical memory is live while its handle or a mapping of it exists.
 
-use std::process::Command;
-
 use culeak::analysis::handles::Handles;
 use culeak::analysis::tally::Tally;
 use culeak::kind::Kind::*;
 
 use crate::support::claims::Claims;
-use crate::support::outcome::recordings_in;
-use crate::support::{Outcome, culeak, profile};
+use crate::support::{Outcome, profile};
 
 const CHUNK: u64 = 2 << 20;
 
@@ -56,12 +53,7 @@ fn memory_unmapped_but_not_released_is_live() {
         ..Handles::default()
     };
     assert_eq!(Handles::of(snapshot), Some(expected));
-    let report = Command::new(culeak())
-        .arg("report")
-        .args(recordings_in(&outcome.out()))
-        .output()
-        .expect("the command runs");
-    let report = String::from_utf8_lossy(&report.stdout);
+    let report = outcome.report();
     let line = "handles  1 without a mapping (2 MiB); 1 of physical memory created, 0 freed";
     assert!(report.contains(line), "{report}");
 }
@@ -106,6 +98,12 @@ fn memory_mapped_twice_and_unmapped_once_is_live() {
 #[test]
 fn one_unmap_may_cover_several_mappings() {
     vmm("unmapped_together").only_snapshot().expect_clean();
+}
+
+#[test]
+fn an_unmap_of_a_reserved_range_without_mappings_is_no_unknown_free() {
+    let outcome = vmm("unmapped_without_mappings");
+    outcome.only_snapshot().expect_clean().expect_nothing_lost();
 }
 
 #[test]

@@ -59,6 +59,8 @@ pub struct Loaded {
     pub snapshot: Snapshot,
     /// The argument, as the user can repeat it.
     pub source: String,
+    /// The source is a file that `culeak snapshot` wrote, whatever its name.
+    pub is_of_snapshot: bool,
     /// The root of the file system as the process sees it, for a running process: `/proc/PID/root`.
     pub root: Option<PathBuf>,
     /// The points of the whole snapshot, if it was reduced to one of them.
@@ -74,6 +76,7 @@ impl Loaded {
         Loaded {
             snapshot,
             source: source.into(),
+            is_of_snapshot: false,
             root: None,
             points: None,
             timeline: None,
@@ -368,6 +371,7 @@ impl Place {
         let shown = if source == "-" { "standard input" } else { &source };
         let is_piped_recording = self.is_pipe() && snapshot.process.recording == shown;
         let mut loaded = Loaded::of(snapshot, source);
+        loaded.is_of_snapshot = matches!(self, Place::File(path) if file::begins_as_snapshot(path));
         if is_piped_recording {
             loaded.unseen.push(Unseen::part(
                 "",

@@ -2,6 +2,8 @@
 
 #[path = "run/checks.rs"]
 mod checks;
+#[path = "run/leaks.rs"]
+mod leaks;
 #[path = "run/mistakes.rs"]
 mod mistakes;
 #[path = "../../tests/support/sample.rs"]

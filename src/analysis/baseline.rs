@@ -178,25 +178,40 @@ impl Baseline {
         }
     }
 
-    /// What the baseline has of each row, in their order: memory, or objects of its kind.
-    pub fn known<R: SiteRow>(&self, rows: &[R]) -> Vec<Option<Tally>> {
-        let (sites, partners) = self.partners(rows);
-        partners
-            .into_iter()
-            .map(|partner| Some(sites[partner?].tally()))
-            .collect()
+    /// Matches rows with the sites of the baseline.
+    pub fn paired<R: SiteRow>(&self, rows: &[R]) -> Paired<'_> {
+        let key = |row: &R| {
+            let key = Key::of_call_site(row.stack());
+            row.kind_of_objects().map_or(key, |kind| key.of_kind(kind))
+        };
+        let sites = self.sites.iter().chain(self.objects.iter().flatten());
+        let (before, sites): (Vec<Key>, Vec<&Site>) = sites.filter_map(|site| Some((site.key()?, site))).unzip();
+        let partners = pair(&before, &rows.iter().map(key).collect::<Vec<Key>>(), true);
+        Paired { sites, partners }
+    }
+}
+
+/// Rows, matched with a baseline.
+pub struct Paired<'b> {
+    /// The sites that can be compared.
+    sites: Vec<&'b Site>,
+    /// For each row the index of its site.
+    partners: Vec<Option<usize>>,
+}
+
+impl Paired<'_> {
+    /// What the baseline has of the row with this number: memory, or objects of its kind.
+    pub fn known(&self, row: usize) -> Option<Tally> {
+        Some(self.sites[self.partners[row]?].tally())
     }
 
-    /// That the function of a row may have been renamed: the row is new, and a site of the baseline held as much and is gone.
+    /// That the function of one of these rows may have been renamed: the row is new, and a site of the baseline held as much and is
+    /// gone.
     pub fn renamed(&self, rows: &[Row]) -> Option<String> {
-        let (sites, partners) = self.partners(rows);
-        let here: BTreeSet<usize> = partners.iter().flatten().copied().collect();
-        let gone = sites
-            .iter()
-            .enumerate()
-            .filter(|(nth, site)| site.kind.is_none() && !here.contains(nth));
+        let here: BTreeSet<usize> = self.partners.iter().flatten().copied().collect();
+        let gone = (self.sites.iter().enumerate()).filter(|(nth, site)| site.kind.is_none() && !here.contains(nth));
         let gone: Vec<&Site> = gone.map(|(_, site)| *site).collect();
-        let mut new = rows.iter().zip(&partners).filter(|(_, partner)| partner.is_none());
+        let mut new = rows.iter().zip(&self.partners).filter(|(_, partner)| partner.is_none());
         new.find_map(|(row, _)| {
             let old = gone.iter().find(|site| site.tally() == row.tally())?;
             let place: String = old.place.iter().map(|place| format!(" {place}")).collect();
@@ -207,17 +222,6 @@ impl Baseline {
                 plain(&old.label)
             ))
         })
-    }
-
-    /// The sites that can be compared, and for each row the index of its own.
-    fn partners<R: SiteRow>(&self, rows: &[R]) -> (Vec<&Site>, Vec<Option<usize>>) {
-        let key = |row: &R| {
-            let key = Key::of_call_site(row.stack());
-            row.kind_of_objects().map_or(key, |kind| key.of_kind(kind))
-        };
-        let sites = self.sites.iter().chain(self.objects.iter().flatten());
-        let (before, sites): (Vec<Key>, Vec<&Site>) = sites.filter_map(|site| Some((site.key()?, site))).unzip();
-        (sites, pair(&before, &rows.iter().map(key).collect::<Vec<Key>>(), true))
     }
 }
 
@@ -253,10 +257,10 @@ mod tests {
             Baseline::of(Program::default(), vec![Point::Exit], rows, None)
         });
         with_rows(&leaking(after), |rows| {
-            let known = baseline.known(rows);
-            let counts = rows.iter().zip(known);
+            let paired = baseline.paired(rows);
+            let counts = rows.iter().enumerate();
             counts
-                .map(|(row, known)| (row.count, known.map(|known| known.count)))
+                .map(|(nth, row)| (row.count, paired.known(nth).map(|known| known.count)))
                 .collect()
         })
     }
@@ -275,8 +279,8 @@ mod tests {
             });
             let written = serde_json::to_string(&baseline).expect("JSON");
             let read: Baseline = serde_json::from_str(&written).expect("a baseline");
-            let known = with_rows(&leaking(after), |rows| read.known(rows));
-            assert_eq!(known, [Some(Tally::new(3 * MIB, 3))], "{before}");
+            let known = with_rows(&leaking(after), |rows| read.paired(rows).known(0));
+            assert_eq!(known, Some(Tally::new(3 * MIB, 3)), "{before}");
         }
     }
 
@@ -309,7 +313,7 @@ mod tests {
             let baseline = with_rows(&of_file(before), |rows| {
                 Baseline::of(Program::default(), vec![Point::Exit], rows, None)
             });
-            with_rows(&of_file(after), |rows| baseline.known(rows)[0].is_some())
+            with_rows(&of_file(after), |rows| baseline.paired(rows).known(0).is_some())
         };
         assert!(!known("/src/cache.cu:8", "/src/plan.cu:8"));
         // Edited, and built in another folder.

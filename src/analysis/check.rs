@@ -177,9 +177,11 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
     comparison.totals(&whole, &objects);
     let baseline = rules.baseline.as_ref();
     let of_objects = baseline.filter(|_| objects::are_compared(rules) && snapshot.objects_known);
-    let mut objects = comparison.sites(objects, of_objects);
-    let renamed = baseline.and_then(|baseline| baseline.renamed(&rows));
-    let mut rows = comparison.sites(rows, baseline);
+    let of_objects = of_objects.map(|baseline| baseline.paired(&objects));
+    let mut objects = comparison.sites(objects, of_objects.as_ref());
+    let paired = baseline.map(|baseline| baseline.paired(&rows));
+    let renamed = paired.as_ref().and_then(|paired| paired.renamed(&rows));
+    let mut rows = comparison.sites(rows, paired.as_ref());
     unseen.append(&mut comparison.unseen);
     let mut breaches = comparison.breaches;
     let (of_classes, unclassed) = classes::judge(snapshot, &groups, &judged, &stacks, rules, &mut rows);

@@ -34,6 +34,8 @@ pub const VERSION: u32 = 2;
 pub struct Options {
     /// [`By::Stack`], [`By::Site`], or [`By::Forward`], with which objects are compared by call site.
     pub by: By,
+    /// By call site in place of `by` if libraries have other versions: stacks lead through these, call sites are what both sides have.
+    pub sites_across_libraries: bool,
     pub sort: Sort,
     pub top: Option<usize>,
     /// Rows that changed by fewer bytes are cut off.
@@ -135,6 +137,9 @@ pub struct DiffRow<'a> {
     pub after: Tally,
     pub bytes_delta: i128,
     pub count_delta: i128,
+    /// How many records of either side hold no memory.
+    #[serde(skip)]
+    pub claims: [u64; 2],
     /// The row is from sampled stacks: the standard errors of the two differences.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub estimated: Option<Errors>,
@@ -176,6 +181,17 @@ impl CallerChange<'_> {
 }
 
 impl<'a> DiffRow<'a> {
+    /// Both sides without their claims, unless the row has nothing else.
+    pub fn blocks(&self) -> [Tally; 2] {
+        let has_blocks = self.claims != [self.before.count, self.after.count];
+        let without =
+            |side: Tally, claims: u64| Tally::new(side.bytes, side.count - if has_blocks { claims } else { 0 });
+        [
+            without(self.before, self.claims[0]),
+            without(self.after, self.claims[1]),
+        ]
+    }
+
     /// The call site, unless the label names the whole row.
     pub fn site(&self) -> Option<&Frame<'a>> {
         self.stack.site().filter(|_| self.by != By::Forward)
@@ -203,17 +219,22 @@ pub struct Totals {
 impl<'a> Diff<'a> {
     pub fn of(before: &'a Snapshot, after: &'a Snapshot, options: &Options) -> Diff<'a> {
         let same_process = same_process(before, after);
-        let stacks = [CallStacks::of(before), CallStacks::of(after)];
-        let side_rows = |side, stacks| RowsOfKinds::of(side, stacks, &options.filter, options.by);
-        let (old, new) = (side_rows(before, &stacks[0]), side_rows(after, &stacks[1]));
-        let bare = [(before, &old.groups), (after, &new.groups)].map(|(side, groups)| (side, is_bare(side, groups)));
-        let opaque_pools = new.opaque_pools;
         let libraries = libraries::changes(before, after);
         let moved = match same_process {
             true => Moved::Nothing,
             false if libraries.is_empty() => Moved::Lines,
             false => Moved::Libraries,
         };
+        let by = match moved {
+            Moved::Libraries if options.sites_across_libraries => By::Site,
+            _ => options.by,
+        };
+        let options = &Options { by, ..options.clone() };
+        let stacks = [CallStacks::of(before), CallStacks::of(after)];
+        let side_rows = |side, stacks| RowsOfKinds::of(side, stacks, &options.filter, options.by);
+        let (old, new) = (side_rows(before, &stacks[0]), side_rows(after, &stacks[1]));
+        let bare = [(before, &old.groups), (after, &new.groups)].map(|(side, groups)| (side, is_bare(side, groups)));
+        let opaque_pools = new.opaque_pools;
         let keyed = |rows: Vec<Row<'a>>| rows.into_iter().map(keyed(options.by)).collect();
         let mut rows = compared((keyed(old.rows), keyed(new.rows)), &stacks, options.by, moved);
         let totals = totals(&rows, [old.total, new.total]);
@@ -324,17 +345,18 @@ fn compared<'a>(
     rows.collect()
 }
 
-/// What changed through each caller at which the stacks of both sides part.
+/// What changed through each caller at which the stacks of both sides part, without claims unless the row has nothing else.
 fn callers<'a>(
     old: Option<&Row<'a>>,
     new: Option<&Row<'a>>,
     [before, after]: &[CallStacks<'a>; 2],
 ) -> Vec<CallerChange<'a>> {
     let none = Tally::default();
-    let old = old.into_iter().flat_map(|row| &row.by_stack);
-    let old = old.map(|(stack, tally)| (before.get(*stack), [*tally, none]));
-    let new = new.into_iter().flat_map(|row| &row.by_stack);
-    let new = new.map(|(stack, tally)| (after.get(*stack), [none, *tally]));
+    let has_blocks = old.into_iter().chain(new).any(Row::has_blocks);
+    let old = old.into_iter().flat_map(|row| row.by_stack(has_blocks));
+    let old = old.map(|(stack, tally)| (before.get(stack), [tally, none]));
+    let new = new.into_iter().flat_map(|row| row.by_stack(has_blocks));
+    let new = new.map(|(stack, tally)| (after.get(stack), [none, tally]));
     let all: Vec<_> = new.chain(old).collect();
     let (_, shares) = callers::shares(&all, false, |sum: &mut [Tally; 2], more| {
         sum.iter_mut().zip(more).for_each(|(sum, more)| sum.join(more));
@@ -379,6 +401,7 @@ fn diff_row<'a>(old: Option<Row<'a>>, new: Option<Row<'a>>) -> DiffRow<'a> {
     kinds.sort_unstable();
     kinds.dedup();
     let pool = [&old, &new].into_iter().flatten().any(|row| row.pool);
+    let claims = [&old, &new].map(|row| row.as_ref().map_or(0, |row| row.claims));
     let errors = |row: &Option<Row>| row.as_ref().and_then(|row| row.estimated);
     let estimated = Errors::of_difference(errors(&old), errors(&new));
     let (label, stack) = match new.or(old) {
@@ -392,6 +415,7 @@ fn diff_row<'a>(old: Option<Row<'a>>, new: Option<Row<'a>>) -> DiffRow<'a> {
         after,
         bytes_delta: i128::from(after.bytes) - i128::from(before.bytes),
         count_delta: i128::from(after.count) - i128::from(before.count),
+        claims,
         estimated,
         kinds,
         pool,

@@ -2,7 +2,7 @@
 //!
 //! A library is CPython, a package of Python, or a file of CUDA or of a framework outside packages. The program's own files are none: they
 //! differ with each build. Its version is that of CPython, that of the installed package ([`Process::packages`]), or the end of its
-//! file name. A library of unknown version has another build if a file of it has another build id.
+//! file name; a process may have loaded several. A library of unknown version has another build if a file of it has another build id.
 //!
 //! [`Process::packages`]: crate::snapshot::Process::packages
 
@@ -19,6 +19,7 @@ use crate::snapshot::Snapshot;
 pub struct LibraryChange {
     /// `torch`, `CPython`, `libcublas`.
     pub name: String,
+    /// `12`, or `12 and 13` if both are loaded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub before: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -28,8 +29,8 @@ pub struct LibraryChange {
 #[derive(Default)]
 struct Library {
     version: Option<String>,
-    /// The end of its file's name: of `libcublas.so.12`, `12`, which several versions may have.
-    of_file: Option<String>,
+    /// The ends of its files' names: of `libcublas.so.12`, `12`, which several versions may have.
+    of_files: BTreeSet<String>,
     /// By name of a file without its version, its build ids.
     builds: BTreeMap<String, BTreeSet<String>>,
 }
@@ -46,10 +47,10 @@ pub fn changes(before: &Snapshot, after: &Snapshot) -> Vec<LibraryChange> {
 impl Library {
     fn change(self, other: Library, name: String) -> Option<LibraryChange> {
         let is_another_build = self.has_another_build(&other);
-        let of_files = self
-            .of_file
-            .zip(other.of_file)
-            .filter(|(before, after)| before != after);
+        let named = |files: BTreeSet<String>| Vec::from_iter(files).join(" and ");
+        let has_both = !self.of_files.is_empty() && !other.of_files.is_empty();
+        let of_files =
+            (has_both && self.of_files != other.of_files).then(|| (named(self.of_files), named(other.of_files)));
         let versions = self.version.zip(other.version);
         let differs = match &versions {
             Some((before, after)) => before != after,
@@ -82,7 +83,7 @@ fn libraries(snapshot: &Snapshot) -> BTreeMap<String, Library> {
         let stem = module_stem(file);
         let library = libraries.entry(package.unwrap_or(stem).to_owned()).or_default();
         let version = file.split_once(".so.").map(|(_, version)| version.to_owned());
-        library.of_file = version.filter(|_| package.is_none());
+        library.of_files.extend(version.filter(|_| package.is_none()));
         if !module.build_id.is_empty() {
             let builds = library.builds.entry(stem.to_owned()).or_default();
             builds.insert(module.build_id.clone());
@@ -166,6 +167,19 @@ mod tests {
         ];
         assert_eq!(of(&before, &after), expected);
         assert_eq!(of(&before, &before), []);
+        // Both of one process are told, in whatever order they were loaded.
+        let cublas = |versions: &[&str]| {
+            let files: Vec<_> = versions
+                .iter()
+                .map(|version| format!("/lib/libcublas.so.{version}"))
+                .collect();
+            let files: Vec<_> = files.iter().map(|file| (file.as_str(), "")).collect();
+            with(&files, &[], "3.11.4")
+        };
+        let both = [told("libcublas", "12", "12 and 13")];
+        assert_eq!(of(&cublas(&["12"]), &cublas(&["12", "13"])), both);
+        assert_eq!(of(&cublas(&["12"]), &cublas(&["13", "12"])), both);
+        assert_eq!(of(&cublas(&["12", "13"]), &cublas(&["13", "12"])), []);
         // Whose version is not known.
         let unknown = with(&[("/b/lib/python3.11/site-packages/torch/_C.so", "7")], &[], "3.11.4");
         assert_eq!(of(&before, &unknown), []);

@@ -59,6 +59,8 @@ pub struct Options {
     pub min_bytes: u64,
     /// The input as named on the command line, for the next command.
     pub source: String,
+    /// The input is a file that `culeak snapshot` wrote.
+    pub is_of_snapshot: bool,
     /// The process of a snapshot no longer runs here: its recording, or empty if that is not here either.
     pub left: Option<String>,
     /// Rows and totals include only records that pass.
@@ -75,13 +77,6 @@ pub struct Options {
     pub top_objects: Option<usize>,
     /// Sum up the categories even if the rows are not by category.
     pub categorized: bool,
-}
-
-impl Options {
-    /// The input is a file that `culeak snapshot` wrote.
-    fn is_of_snapshot(&self) -> bool {
-        self.source.ends_with(".json")
-    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -236,9 +231,9 @@ pub struct Row<'a> {
     pub stacks: Vec<RowStack<'a>>,
     /// Number of all stacks.
     pub stacks_in_all: usize,
-    /// All stacks, by their numbers in the snapshot, largest first.
+    /// All stacks, by their numbers in the snapshot, largest first, each with its number of claims.
     #[serde(skip)]
-    pub by_stack: Vec<(Option<usize>, Tally)>,
+    by_stack: Vec<(Option<usize>, Tally, u64)>,
     /// The number of callers nearest to the call site that all of its stacks share, if rows are call sites or stacks.
     #[serde(skip)]
     pub shared_callers: usize,
@@ -289,6 +284,20 @@ impl<'a> Row<'a> {
     pub fn tally(&self) -> Tally {
         let Row { bytes, count, .. } = *self;
         Tally { bytes, count }
+    }
+
+    /// Some of the records hold memory.
+    pub(in crate::analysis) fn has_blocks(&self) -> bool {
+        self.claims < self.count
+    }
+
+    /// What each stack holds; without claims: stacks that have nothing else are left out.
+    pub(in crate::analysis) fn by_stack(&self, without_claims: bool) -> impl Iterator<Item = (Option<usize>, Tally)> {
+        self.by_stack.iter().filter_map(move |&(stack, tally, claims)| {
+            let claims = if without_claims { claims } else { 0 };
+            let blocks = Tally::new(tally.bytes, tally.count.saturating_sub(claims));
+            (claims == 0 || blocks.count > 0).then_some((stack, blocks))
+        })
     }
 
     /// The call site of the row's largest stack.
@@ -430,7 +439,7 @@ impl<'a> Report<'a> {
             format: FORMAT,
             version: VERSION,
             process: ProcessLine {
-                is_of_snapshot: process.is_of_snapshot || options.is_of_snapshot(),
+                is_of_snapshot: process.is_of_snapshot || options.is_of_snapshot,
                 ..process
             },
             selected: advice::at(snapshot) + &options.filter.options(),

@@ -11,7 +11,7 @@ use super::process::host_name;
 use super::{ReadError, Source};
 use crate::file::spool;
 use crate::format::{Header, Section, Text};
-use crate::system::Descriptor;
+use crate::system::{Descriptor, suspended_ns};
 
 /// The unit of start times of processes (`USER_HZ`) on x86-64 and aarch64.
 const TICK_NS: u64 = 10_000_000;
@@ -22,7 +22,8 @@ pub struct Identity {
     pub parent_pid: u32,
     pub host: String,
     pub started_unix_ns: u64,
-    /// When the process itself began, which may be long before its recording.
+    /// When the process itself began, which may be long before its recording. If this machine was suspended since it booted, the
+    /// earliest time possible: it is not known which suspends the recording's clock, which stops meanwhile, lacks.
     pub process_started_unix_ns: u64,
 }
 
@@ -39,15 +40,20 @@ pub fn identity(path: &Path) -> Result<Identity, ReadError> {
     let host = texts.bytes.get(start..start + host.bytes as usize);
     let started_unix_ns: u64 = header.field(offset_of!(Header, started_unix_ns));
     let ticks: u64 = header.field(offset_of!(Header, process_start_ticks));
-    let since_boot: u64 = header.field(offset_of!(Header, started_monotonic_ns));
-    let before = since_boot.saturating_sub(ticks.saturating_mul(TICK_NS));
+    let monotonic: u64 = header.field(offset_of!(Header, started_monotonic_ns));
     Ok(Identity {
         pid: header.field(offset_of!(Header, pid)),
         parent_pid: header.field(offset_of!(Header, parent_pid)),
         host: String::from_utf8_lossy(host.unwrap_or_default()).into_owned(),
         started_unix_ns,
-        process_started_unix_ns: started_unix_ns.saturating_sub(before),
+        process_started_unix_ns: started_unix_ns.saturating_sub(age_ns(ticks, monotonic, suspended_ns())),
     })
+}
+
+/// The age of a process that began this many ticks after boot, at most. Ticks include suspends, the monotonic clock does not.
+fn age_ns(ticks: u64, monotonic: u64, suspended: u64) -> u64 {
+    let since_boot = monotonic.saturating_add(suspended);
+    since_boot.saturating_sub(ticks.saturating_mul(TICK_NS))
 }
 
 /// Whether the process of the recording at `path`, which was made on this host, runs.
@@ -93,4 +99,20 @@ pub fn is_early_copy(path: &Path) -> Result<bool, ReadError> {
     let seen_ended: u32 = header.field(offset_of!(Header, seen_ended));
     let is_another = ended == 0 && seen_ended == 0 && written != 0 && written != file.ino();
     Ok(is_another && spool::is_suitable(&Descriptor::borrowed(source.file.as_raw_fd())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_began_after_a_suspend_is_not_younger_than_it_is() {
+        const SECOND: u64 = 1_000_000_000;
+        // It began 8 s before its recording, an hour after boot, most of which the machine was suspended.
+        let (ticks, monotonic, suspended) = (360_000, 108 * SECOND, 3500 * SECOND);
+        assert_eq!(age_ns(ticks, monotonic, suspended), 8 * SECOND);
+        assert_eq!(age_ns(10_000, monotonic, 0), 8 * SECOND);
+        // A suspend after the process began may be counted, and makes it older.
+        assert_eq!(age_ns(10_000, monotonic, suspended), 3508 * SECOND);
+    }
 }

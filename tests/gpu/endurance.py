@@ -6,7 +6,7 @@
 The program is victims/fw_endurance.py. `culeak run` logs its events and takes a snapshot every 10 s; `culeak watch` serves its metrics, which
 are read every 5 s; `culeak snapshot` reads it every 10 s, and `culeak why` searches it every minute. Each minute it stands still, and
 culeak's sums are compared with PyTorch's, NVML's, and the blocks that the program names. The last lines are a table with the figure of
-each check; the exit code is 1 if one failed. No other program may use the GPU, whose NVML may not know our process ids.
+each check; the exit code is 1 if one failed or never ran. No other program may use the GPU, whose NVML may not know our process ids.
 """
 
 import argparse
@@ -40,6 +40,35 @@ NO_LOSS = {"teardown_frees", "implicit_frees", "captured_not_launched", "export_
 # Without PyTorch, everything is seconds instead of tens of them, and the log is so small that it is reused.
 PACE = {"fake": {"still": 3, "snapshot": 1, "why": 2, "metrics": 0.5, "log": 8 * MIB}, "gpu": {"still": 60, "snapshot": 10, "why": 60, "metrics": 5, "log": 64 * MIB}}
 
+# Every check, and those that only a GPU has; each must run.
+CHECKS = (
+    "culeak snapshot reads the running program, without loss",
+    "culeak why searches the running program",
+    "metrics are served, and count no loss",
+    "snapshots and reports of the program at rest",
+    "at rest: nothing is lost, no call is under way",
+    "at rest: each block that the program names is a row",
+    "at rest: the list that grows has its line",
+    "at rest: metrics and report are equal",
+    "the program ends as it does without culeak",
+    "what is left at the end is the list, by its line",
+    "anonymous memory of the program does not grow",
+    "the recording in memory stays within its limit",
+    "the recording on disk stays within its limit",
+    "the largest automatic snapshot does not grow",
+    "a child's recording is not larger than another's",
+    "objects without an address do not grow",
+    "diff: only the list that grows has grown",
+    "trend of the automatic snapshots: only that line grows",
+    "step time, last third to first",
+    "growth between moments at rest",
+    "culeak watch ends without a complaint",
+)
+CHECKS_OF_GPU = (
+    "at rest: PyTorch's figures, to the byte",
+    "at rest: NVML's figure, to the byte",
+)
+
 
 def expect_no_loss(losses, where):
     lost = {name: value for name, value in losses.items() if value and name not in NO_LOSS}
@@ -53,10 +82,10 @@ def thirds(values):
 
 
 class Table:
-    """What was checked, each with its figure and the first failure."""
+    """What is checked, each with its figure and the number of failures."""
 
-    def __init__(self):
-        self.rows, self.lock = {}, threading.Lock()
+    def __init__(self, checks):
+        self.rows, self.lock = {what: {"times": 0, "failed": 0, "figure": None} for what in checks}, threading.Lock()
 
     def check(self, what, function, *arguments):
         """Calls a check, which returns its figure, and returns None if it failed."""
@@ -68,7 +97,7 @@ class Table:
         except Exception:
             problem = traceback.format_exc()
         with self.lock:
-            row = self.rows.setdefault(what, {"times": 0, "failed": 0, "figure": None})
+            row = self.rows[what]
             row["times"] += 1
             row["failed"] += problem is not None
             row["figure"] = figure if problem is None else row["figure"]
@@ -81,7 +110,10 @@ class Table:
         print(f"\n{'check':64}{'times':>6}{'failed':>7}  figure of the last")
         for what, row in self.rows.items():
             print(f"{what:64}{row['times']:>6}{row['failed']:>7}  {'' if row['figure'] is None else row['figure']}")
-        return not any(row["failed"] for row in self.rows.values())
+        never = [what for what, row in self.rows.items() if not row["times"]]
+        for what in never:
+            print(f"FAILED  {what}: it never ran", flush=True)
+        return not never and not any(row["failed"] for row in self.rows.values())
 
 
 class Program:
@@ -430,7 +462,7 @@ def main():
     out = (options.out or pathlib.Path(tempfile.mkdtemp(prefix="culeak-endurance."))).resolve()
     binaries = pathlib.Path(os.environ.get("CULEAK_BIN") or HERE.parent.parent / "target" / "release").resolve()
     t = Machine(out, out / "bin", binaries / "culeak", find_shim(binaries, binaries / "culeak"))
-    folder, pace, table = t.folder("endurance"), PACE["fake" if options.fake else "gpu"], Table()
+    folder, pace, table = t.folder("endurance"), PACE["fake" if options.fake else "gpu"], Table(CHECKS if options.fake else CHECKS + CHECKS_OF_GPU)
     print(f"logs, recordings and snapshots in {folder}", flush=True)
     port, began = free_port(), time.monotonic()
     program = Program(t, folder, options, pace)

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use culeak::kind::Kind;
-use culeak::snapshot::{Allocation, Counter, Snapshot};
+use culeak::snapshot::{Allocation, Counter, PagePool, Pages, Snapshot};
 
 pub trait Claims {
     /// Nothing is left: no memory, no handle, no mapping.
@@ -24,11 +24,25 @@ pub trait Claims {
     fn expect_nothing_lost(&self) -> &Self;
     /// A kind's counters, added up over all devices.
     fn counted(&self, kind: Kind) -> Counter;
+    /// The only pool of pages is of this domain, and has pages of this size in these states.
+    fn only_pool(&self, domain: &str, page_bytes: u64, states: Pages) -> &PagePool;
     /// The functions of an allocation's stack, innermost first; needs a symbolized snapshot.
     fn functions(&self, allocation: Allocation) -> Vec<String>;
 }
 
 impl Claims for Snapshot {
+    #[track_caller]
+    fn only_pool(&self, domain: &str, page_bytes: u64, states: Pages) -> &PagePool {
+        let [pool] = &self.page_pools[..] else {
+            panic!("{:?}", self.page_pools);
+        };
+        assert_eq!(
+            (pool.domain.as_str(), pool.page_bytes, pool.pages),
+            (domain, page_bytes, states)
+        );
+        pool
+    }
+
     #[track_caller]
     fn expect_no_leaks(&self) -> &Snapshot {
         assert!(self.allocations.is_empty(), "{:#?}", self.allocations);

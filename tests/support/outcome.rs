@@ -62,6 +62,13 @@ impl Outcome {
         self.folder.path().join("out")
     }
 
+    /// What `culeak report` prints of the recordings.
+    pub fn report(&self) -> String {
+        let mut command = Command::new(culeak());
+        let output = command.arg("report").args(recordings_in(&self.out())).output();
+        String::from_utf8_lossy(&output.expect("the command runs").stdout).into_owned()
+    }
+
     /// The working folder of the program.
     pub fn work(&self) -> PathBuf {
         self.folder.path().join("work")

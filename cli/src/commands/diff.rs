@@ -8,7 +8,6 @@ use clap::Args;
 use culeak::analysis::categories::Categories;
 use culeak::analysis::diff::{Diff, Options, same_process};
 use culeak::analysis::ledger::LedgerDiff;
-use culeak::analysis::libraries;
 use culeak::analysis::profile::tree::{Limits, Tree};
 use culeak::analysis::profile::{self, Profile};
 use culeak::analysis::program::Program;
@@ -121,15 +120,7 @@ pub fn execute(args: &DiffArgs) -> Result<ExitCode, Failure> {
         write_flamegraph(args, &before, &after)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut options = args.options(form);
-    // Stacks lead through the libraries, so in other versions of these the call sites are what both have.
-    if args.view.by.is_none()
-        && *shape == Shape::Table
-        && !same_process(&before.snapshot, &after.snapshot)
-        && !libraries::changes(&before.snapshot, &after.snapshot).is_empty()
-    {
-        options.by = By::Site;
-    }
+    let options = args.options(form);
     if form == Form::Html {
         let full = args.view.full_stacks;
         let sides = [&before, &after].map(|side| (&side.snapshot, side.timeline.as_ref()));
@@ -194,6 +185,7 @@ impl DiffArgs {
         let sort = self.view.sort.as_deref().and_then(Sort::from_name);
         Options {
             by: self.view.by.unwrap_or(By::Stack),
+            sites_across_libraries: self.view.by.is_none() && *self.view.shape() == Shape::Table,
             sort: sort.unwrap_or_default(),
             top: rows_shown(self.selection.top, !matches!(form, Form::Json | Form::Html)),
             min_bytes: self.selection.min_bytes,

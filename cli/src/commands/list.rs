@@ -14,7 +14,7 @@ use culeak::analysis::program::Program;
 use culeak::analysis::report::shell_word;
 use culeak::kind::Place;
 use culeak::proc::{self, Files};
-use culeak::snapshot::Snapshot;
+use culeak::snapshot::{READABLE, Snapshot};
 use nix::unistd::geteuid;
 use serde::Serialize;
 
@@ -204,7 +204,7 @@ fn page(processes: &[Listed]) -> Document {
                 None => styled(
                     DIM,
                     format!(
-                        "not recorded; if it uses PyTorch, JAX, CuPy, numba or RMM, see `culeak why {}`",
+                        "not recorded; if it uses one of {READABLE}, see `culeak why {}`",
                         one.pid
                     ),
                 ),

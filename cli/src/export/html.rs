@@ -23,6 +23,7 @@ fn export(input: &Input, out: &mut dyn Write) -> io::Result<()> {
         timeline: item.timeline.as_ref(),
         options: report::Options {
             source: item.source.clone(),
+            is_of_snapshot: item.is_of_snapshot,
             filter: options.filter.clone(),
             suppressions: options.suppressions.clone(),
             points: item.points.clone(),

@@ -26,7 +26,7 @@ pub fn write(sides: [Side; 2], options: &Options, full_stacks: bool, out: &mut d
     let diff = Diff::of(before, after, &options);
     let stacks = RowStack::Whole { full: full_stacks };
     let document = page_around(&diff, stacks, |page| {
-        page.heading(match options.by {
+        page.heading(match diff.by {
             By::Site => "Call sites",
             By::Forward => "Forward lines",
             _ => "Stacks",
@@ -59,7 +59,8 @@ fn rows<'d, 'a>(diff: &'d Diff<'a>, stacks: RowStack) -> Rows<&'d DiffRow<'a>> {
     let change = |row: &&DiffRow| Cell::Delta(row.bytes_delta, row.estimated).styled(style_of(row.bytes_delta));
     let blocks = |row: &&DiffRow| {
         let about = parts::about(row.estimated.is_some());
-        Cell::Number(format!("{about}{}", words::signed_count(row.count_delta)))
+        let [before, after] = row.blocks().map(|side| i128::from(side.count));
+        Cell::Number(format!("{about}{}", words::signed_count(after - before)))
     };
     let site = |row: &&DiffRow| Site::of(&row.label, row.site(), mark(row));
     Rows::of(&diff.rows)

@@ -71,6 +71,7 @@ impl<'a> Graphs<'a> {
     pub fn add_diff(&mut self, before: &'a Snapshot, after: &'a Snapshot, options: &Options) {
         let everything = Options {
             by: By::Stack,
+            sites_across_libraries: false,
             all: true,
             top: None,
             min_bytes: 0,

@@ -1,4 +1,4 @@
-//! A process that was never recorded: the live blocks of the allocators of PyTorch, JAX, CuPy, numba and RMM in it.
+//! A process that was never recorded: the live blocks of the allocators of frameworks in it ([`READABLE`]).
 //!
 //! They have no call stack, age or peak. What holds them can be searched for as in any other process.
 
@@ -11,8 +11,8 @@ use std::{fs, str};
 use culeak::kind::Kind;
 use culeak::proc;
 use culeak::snapshot::{
-    Allocation, BY_HISTORY, BY_READING, Call, Counter, Device, Gathering, Process, ProcessState, Snapshot, Stack,
-    Stream, Taken, Thread,
+    Allocation, BY_HISTORY, BY_READING, Call, Counter, Device, Gathering, Process, ProcessState, READABLE, Snapshot,
+    Stack, Stream, Taken, Thread,
 };
 use culeak_holders::objects::Library;
 use culeak_holders::pytorch::LiveBlock;
@@ -70,7 +70,7 @@ pub fn load_within(limit: Duration, pid: u32, unrecorded: Failure) -> Result<Loa
     let failure = |why: String| {
         let of_driver = usage::of_process(pid).map(|bytes| format!("; NVML counts {} for it", units::bytes(bytes)));
         Failure::new(format!(
-            "{}; without a recording, culeak can only read the allocators of PyTorch, JAX, CuPy, numba and RMM in a process, and {why}{}",
+            "{}; without a recording, culeak can only read the allocators of {READABLE} in a process, and {why}{}",
             unrecorded.message,
             of_driver.unwrap_or_default()
         ))

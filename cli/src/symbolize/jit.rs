@@ -7,8 +7,9 @@
 //! ```
 //!
 //! A file is read only if it belongs to the recorded process: it has the owner of the recording, and was last written after the
-//! process began and before it ended. Otherwise it may be of another process that had the same pid. If an address was given
-//! several names, the last one counts, as in perf.
+//! process began and before it ended. Otherwise it may be of another process that had the same pid. A recording's clock stops while
+//! the machine is suspended, so on a machine that was, both limits are wider by as much. If an address was given several names, the
+//! last one counts, as in perf.
 //!
 //! Deliberately absent: lines, which compilers write by different conventions; code that was moved; and the trampolines of
 //! CPython's `-X perf` (`py::`), whose functions are in the stacks as Python frames already.
@@ -23,6 +24,7 @@ use std::path::{Path, PathBuf};
 use culeak::proc;
 use culeak::reader::{host_name, identity, is_running, open_regular};
 use culeak::snapshot::{Snapshot, Symbol};
+use culeak::system::suspended_ns;
 
 use super::{Note, Places};
 
@@ -129,10 +131,10 @@ impl Belonging {
             return None;
         }
         let running = is_running(recording).ok()?.then(|| process.number());
-        let lasted = taken.lasted_ns.unwrap_or(taken.at_ns).saturating_add(AFTER_THE_END_NS);
+        let lasted = taken.lasted_ns.unwrap_or(taken.at_ns);
         let until = match running {
             Some(_) => u64::MAX,
-            None => process.started_unix_ns.saturating_add(lasted),
+            None => last_written(process.started_unix_ns, lasted, suspended_ns()),
         };
         Some(Belonging {
             owner: fs::metadata(recording).ok()?.uid(),
@@ -163,6 +165,13 @@ impl Belonging {
         }
         Ok(file)
     }
+}
+
+/// When a process that ended may have written a file at the latest. Its recording lasted this long without suspends.
+fn last_written(started_unix_ns: u64, lasted: u64, suspended: u64) -> u64 {
+    [lasted, suspended, AFTER_THE_END_NS]
+        .into_iter()
+        .fold(started_unix_ns, u64::saturating_add)
 }
 
 /// Names by address.

@@ -239,7 +239,19 @@ pub fn state(state: State) -> (&'static str, Style) {
 
 fn title(row: &DiffRow, site: &Site) -> Text {
     let (word, style) = state(row.state);
-    let sizes = sizes(row.after, row.bytes_delta, row.count_delta) + &error(row.estimated);
+    let [before, after] = row.blocks();
+    let count = i128::from(after.count) - i128::from(before.count);
+    // With nothing but claims they are the count.
+    let [claims_before, claims] = [row.before.count - before.count, row.after.count - after.count];
+    let claims = match claims_before == claims {
+        true => String::new(),
+        false => format!(
+            ", claims={} ({})",
+            units::count(claims),
+            units::signed_count(i128::from(claims) - i128::from(claims_before))
+        ),
+    };
+    let sizes = sizes(after, row.bytes_delta, count) + &claims + &error(row.estimated);
     let (name, place, pool) = (fitting(&site.name), parts::place(row.site()), &site.mark);
     styled(style, format!("{word:8}")) + "  " + bold(name) + format!("{place}: {sizes}{pool}")
 }

@@ -16,8 +16,9 @@ use culeak::analysis::trend::{self, Summary, Trend};
 use culeak::kind::Kind;
 use culeak::point::Point;
 use culeak::snapshot::{EndOf, ProcessState, Snapshot};
-use proptest::prelude::*;
 
+mod diffs;
+mod escapes;
 mod fits;
 mod job;
 mod ledger;
@@ -30,7 +31,6 @@ use super::names::Detail;
 use super::report::Extent;
 use super::sample::{GIB, MAIN, MIB, RUNTIME, START, Sample, leaky, serving, shut_down, training};
 use crate::document::Document;
-use crate::escape::is_active;
 
 /// Renders without styles, as for a pipe.
 pub fn plain(render: impl FnOnce(&mut dyn io::Write) -> io::Result<()>) -> String {
@@ -419,48 +419,6 @@ fn golden_report_of_an_out_of_memory_snapshot() {
 }
 
 #[test]
-fn golden_diff() {
-    let before = leaky();
-    let mut later = Sample::new();
-    later.0 = leaky();
-    let step = 0;
-    later.holds(Kind::Device, "cudaMalloc", 9 * MIB, 64, step);
-    let fresh = later.stack(&[
-        RUNTIME,
-        ("Evaluator::cache(long)", "/src/eval.cu:31", "/opt/app"),
-        MAIN,
-        START,
-    ]);
-    later.holds(Kind::Device, "cudaMalloc", MIB, 7, fresh);
-    let mut after = later.finish(7 * GIB, 900);
-    after
-        .allocations
-        .retain(|allocation| allocation.kind != Kind::HostPinned);
-    after.taken.at_ns += 12_000_000_000;
-    let options = culeak::analysis::diff::Options {
-        by: By::Stack,
-        ..Default::default()
-    };
-    let diff = Diff::of(&before, &after, &options);
-    expect_golden(
-        "diff.txt",
-        &plain(|out| super::diff::page(&diff, false, false).text(out)),
-    );
-    let other = Snapshot {
-        process: culeak::snapshot::Process {
-            pid: 12,
-            ..after.process.clone()
-        },
-        ..after
-    };
-    let diff = Diff::of(&before, &other, &options);
-    expect_golden(
-        "diff-two-runs.txt",
-        &plain(|out| super::diff::page(&diff, true, false).text(out)),
-    );
-}
-
-#[test]
 fn a_report_says_recorded_in_full_if_and_only_if_the_snapshot_is_complete() {
     let says = |snapshot: &Snapshot| {
         let complete = super::report::completeness(&Report::of(snapshot, &Options::default()));
@@ -501,86 +459,6 @@ fn a_report_says_recorded_in_full_if_and_only_if_the_snapshot_is_complete() {
 }
 
 #[test]
-fn instances_of_a_template_and_wrappers_are_named_in_reports_verdicts_and_diffs() {
-    let mut sample = Sample::new();
-    let alloc = ("gpu_alloc(unsigned long)", "/src/alloc.cu:3", "/opt/app");
-    let instances = ["void fill<int>(int*)", "void fill<float>(float*)"];
-    for function in instances {
-        let stack = sample.stack(&[RUNTIME, alloc, (function, "/src/fill.cu:8", "/opt/app"), MAIN]);
-        sample.holds(Kind::Device, "cudaMalloc", MIB, 2, stack);
-    }
-    let snapshot = sample.finish(0, 0);
-    let options = culeak::analysis::diff::Options {
-        by: By::Stack,
-        ..Default::default()
-    };
-    let mut before = Sample::new().finish(0, 0);
-    before.process.pid += 1;
-    let diff = Diff::of(&before, &snapshot, &options);
-    for text in [
-        plain(|out| super::report::page(&Report::of(&snapshot, &Options::default()), Extent::default()).text(out)),
-        plain(|out| super::check::page(&verdict(&snapshot, &Rules::default()), "app.culeak").text(out)),
-        plain(|out| super::diff::page(&diff, false, false).text(out)),
-    ] {
-        for part in [instances[0], instances[1], "through gpu_alloc alloc.cu:3"] {
-            assert!(text.contains(part), "{part}: {text}");
-        }
-    }
-}
-
-#[test]
-fn what_did_not_change_takes_three_lines_at_most() {
-    let mut before = training().finish(0, 0);
-    before.process.state = ProcessState::Running;
-    let after = before.clone();
-    let options = culeak::analysis::diff::Options::default();
-    let text =
-        |after: &Snapshot| plain(|out| super::diff::page(&Diff::of(&before, after, &options), false, false).text(out));
-    let pool = "1 MiB in PyTorch's pool of host memory: which part is in use is unknown";
-    let expected = format!("process 4711: no change in 0 ns\n{pool}\nrecorded in full\n");
-    assert_eq!(text(&after), expected);
-    let mut lossy = after.clone();
-    lossy.losses.unknown_frees = 3;
-    let lossy = text(&lossy);
-    assert!(lossy.contains("\nnot recorded after  3 unknown frees: "), "{lossy}");
-    // The first lines are what grew, and who called it.
-    let mut grown = after;
-    let is_step = |bytes: u64| bytes == 4 * MIB;
-    grown.allocations.change(|_, allocation, _| {
-        if is_step(allocation.bytes) {
-            allocation.bytes *= 2;
-        }
-    });
-    let grown = text(&grown);
-    let lines: Vec<&str> = grown.lines().collect();
-    assert!(lines[0].starts_with("process 4711: grew by 8 MiB to "), "{grown}");
-    assert!(
-        lines[2].starts_with("  grown     training_step  train.py:212: "),
-        "{grown}"
-    );
-    assert_eq!(lines[3].trim(), "from <module>", "{grown}");
-    let trend = |after: &Snapshot| {
-        let all = (0..12).map(|nth| {
-            let mut snapshot = if nth < 11 { before.clone() } else { after.clone() };
-            snapshot.taken.at_ns += nth * 1_000_000_000;
-            Summary::of(&snapshot, format!("{nth}.json"), &trend::Options::default())
-        });
-        let trend = Trend::of(&Summary::folded(all), &trend::Options::default());
-        plain(|out| super::trend::page(&trend, false, "").text(out))
-    };
-    let quiet = trend(&before);
-    assert!(
-        quiet.lines().count() <= 4 && quiet.ends_with(" steady\nrecorded in full\n"),
-        "{quiet}"
-    );
-    let mut lossy = before.clone();
-    lossy.losses.lost_stacks = 1;
-    let lossy = trend(&lossy);
-    let line = "\nnot recorded in full: 1 of 12 snapshots; culeak report 11.json shows what is missing\n";
-    assert!(lossy.contains(line), "{lossy}");
-}
-
-#[test]
 fn every_count_of_losses_is_printed_with_all_losses() {
     let printed = |snapshot: &Snapshot, extent| {
         plain(|out| super::report::page(&Report::of(snapshot, &Options::default()), extent).text(out))
@@ -614,91 +492,6 @@ fn every_count_of_losses_is_printed_with_all_losses() {
         assert!(marked.contains(&shown), "{name} is not in the report");
     }
     assert!(zeros.contains("        0 frees at shutdown\n"), "{zeros}");
-}
-
-/// A snapshot in which every text is `text`.
-fn with_every_text(text: &str) -> Snapshot {
-    let mut snapshot = leaky();
-    let text = || text.to_owned();
-    let process = &mut snapshot.process;
-    (process.executable, process.host, process.recording) = (text(), text(), text());
-    process.command_line = vec![text()];
-    process.ranks.insert(text(), text());
-    process.state = ProcessState::Unknown;
-    for module in &mut snapshot.modules {
-        module.path = text();
-    }
-    for symbol in snapshot.locations.iter_mut().flat_map(|location| &mut location.symbols) {
-        symbol.function = text();
-        symbol.file = Some(text());
-    }
-    snapshot.allocations.change(|_, _, call| call.api = text());
-    (snapshot.objects, snapshot.objects_known) = (serving().objects, true);
-    snapshot
-        .objects
-        .change(|_, row, call| (row.stack, call.api) = (Some(0), text()));
-    for failed in &mut snapshot.failed {
-        failed.api = text();
-    }
-    for thread in &mut snapshot.threads {
-        thread.name = text();
-    }
-    for device in &mut snapshot.devices {
-        device.name = text();
-    }
-    snapshot.losses.unhooked = vec![text()];
-    snapshot.marks.push(culeak::snapshot::Mark {
-        time_ns: 0,
-        name: text(),
-        thread: 0,
-    });
-    snapshot.allocators.push(culeak::snapshot::Allocator {
-        domain: text(),
-        device: None,
-        live_bytes: 0,
-        reserved_bytes: 0,
-        events: 1,
-        mismatches: 1,
-        unseen_bytes: 0,
-    });
-    let mut usage = super::sample::usage_while_training();
-    (usage.source, usage.missing) = (text(), Some(text()));
-    snapshot.usage = Some(usage);
-    snapshot.process.python = Some(culeak::snapshot::Python {
-        version: text(),
-        no_frames: Some(text()),
-    });
-    snapshot
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
-
-    #[test]
-    fn hostile_text_is_escaped(text in "[\\x00-\\x1f\u{7f}-\u{9f}\u{202a}-\u{202e}\u{2066}-\u{2069}a-z<>()\\[;m ]{0,40}|\\PC*") {
-        let snapshot = with_every_text(&text);
-        let mut out = Vec::new();
-        for &by in By::ALL {
-            super::report::page(&Report::of(&snapshot, &Options { by, source: text.clone(), ..Options::default() }), Extent::ALL).text(&mut out)?;
-        }
-        let other = leaky();
-        super::diff::page(&Diff::of(&snapshot, &other, &culeak::analysis::diff::Options::default()), true, true).text(&mut out)?;
-        super::check::page(&verdict(&snapshot, &Rules::default()), &text).text(&mut out)?;
-        let limits = Limits::from([Limit::objects(Kind::Stream, 1)]);
-        super::check::page(&verdict(&snapshot, &limits.into()), &text).text(&mut out)?;
-        // Styles are the only escape sequences.
-        let text = anstream::adapter::strip_str(std::str::from_utf8(&out)?).to_string();
-        let ours = String::from_utf8(out)?.matches('\x1b').count();
-        let drawn = snapshot_escapes(&snapshot);
-        prop_assert!(ours > 0 && drawn);
-        prop_assert!(!text.chars().any(|c| c != '\n' && is_active(c)), "{text:?}");
-    }
-}
-
-/// Whether the text of the snapshot contains no escape sequence once it is escaped.
-fn snapshot_escapes(snapshot: &Snapshot) -> bool {
-    let text = crate::escape::Escaped(&snapshot.process.host).to_string();
-    !text.contains('\x1b')
 }
 
 /// The lines of the ranking.
@@ -777,45 +570,6 @@ fn failed_requests_that_differ_only_in_callers_share_a_line() {
     let line = "2 times cudaMalloc of 64 TiB on GPU 0: CUDA_ERROR_OUT_OF_MEMORY (2), grow cache.cu:9";
     assert_eq!(text.matches("cudaMalloc of 64 TiB").count(), 1, "{text}");
     assert!(text.contains(line), "{text}");
-}
-
-#[test]
-fn a_diff_of_one_kind_names_the_kind() {
-    let mut sample = Sample::new();
-    let stack = sample.stack(&[MAIN]);
-    let before = Sample::new().finish(0, 0);
-    sample.holds(Kind::Device, "cudaMalloc", MIB, 3, stack);
-    let after = sample.finish(0, 0);
-    let options = culeak::analysis::diff::Options {
-        filter: Filter::of_kinds(&[Kind::HostPinned]),
-        ..culeak::analysis::diff::Options::default()
-    };
-    let diff = Diff::of(&before, &after, &options);
-    let text = plain(|out| super::diff::page(&diff, false, false).text(out));
-    assert!(text.starts_with("pinned memory of process 4711: no change"), "{text}");
-    assert!(
-        text.contains("filter  kind pinned; other memory is not compared"),
-        "{text}"
-    );
-}
-
-#[test]
-fn one_row_left_out_is_one_row() {
-    let (before, after) = (Sample::new().finish(0, 0), {
-        let mut sample = Sample::new();
-        for name in ["a", "b"] {
-            let stack = sample.stack(&[(name, "/src/app.cu:1", "/opt/app"), MAIN]);
-            sample.holds(Kind::Device, "cudaMalloc", MIB, 1, stack);
-        }
-        sample.finish(0, 0)
-    });
-    let options = culeak::analysis::diff::Options {
-        top: Some(1),
-        ..culeak::analysis::diff::Options::default()
-    };
-    let diff = Diff::of(&before, &after, &options);
-    let text = plain(|out| super::diff::page(&diff, false, false).text(out));
-    assert!(text.contains("… and 1 more row;"), "{text}");
 }
 
 #[test]

@@ -77,10 +77,7 @@ fn examine(this_thread: u64, code_type: u64) -> Result<Interpreter, Rejection> {
         if !read(runtime.start, &mut words) {
             return Err(fail(Why::Description));
         }
-        if words[DEBUG_FREE_THREADED] != 0 {
-            layout = *layout::of(minor, true).ok_or(fail(Why::FreeThreaded))?;
-        }
-        adopt(&mut layout, &places, &words, version).map_err(fail)?;
+        layout = as_described(&layout, &places, &words, version).map_err(fail)?;
     }
     let address = |name: &CStr| exported(name).map(|found| found.start);
     let frame_type = address(c"PyFrame_Type").ok_or(fail(Why::Frames))?;
@@ -172,12 +169,27 @@ fn version_in(text: &[u8]) -> Option<u32> {
     Some(major << 24 | minor << 16 | micro << 8 | level)
 }
 
-/// Adopts the offsets that the interpreter describes.
-fn adopt(layout: &mut Layout, places: &DebugOffsets, words: &[u64], version: u32) -> Result<(), Why> {
-    let at = |place: u64| words.get(place as usize).copied().unwrap_or(u64::MAX);
-    if at(0) != u64::from_le_bytes(*b"xdebugpy") || at(DEBUG_VERSION as u64) != u64::from(version) {
+/// The layout of an interpreter that describes itself, from that of a build with the GIL.
+fn as_described(
+    layout: &Layout,
+    places: &DebugOffsets,
+    words: &[u64; DEBUG_OFFSETS_WORDS],
+    version: u32,
+) -> Result<Layout, Why> {
+    if words[0] != u64::from_le_bytes(*b"xdebugpy") || words[DEBUG_VERSION] != u64::from(version) {
         return Err(Why::Description);
     }
+    let mut layout = match words[DEBUG_FREE_THREADED] {
+        0 => *layout,
+        _ => *layout::of(layout.minor, true).ok_or(Why::FreeThreaded)?,
+    };
+    adopt(&mut layout, places, words)?;
+    Ok(layout)
+}
+
+/// Adopts the offsets that the interpreter describes.
+fn adopt(layout: &mut Layout, places: &DebugOffsets, words: &[u64]) -> Result<(), Why> {
+    let at = |place: u64| words.get(place as usize).copied().unwrap_or(u64::MAX);
     layout.thread.frame = at(places.current_frame);
     layout.thread.thread_id = at(places.thread_id);
     layout.frame.previous = at(places.frame_previous);
@@ -321,9 +333,26 @@ mod tests {
     fn a_description_that_matches_the_layout_is_adopted() {
         for layout in described() {
             let (layout, words, version) = description(*layout);
-            let mut adopted = layout;
-            assert_eq!(adopt(&mut adopted, &layout.described.unwrap(), &words, version), Ok(()));
-            assert_eq!(adopted, layout);
+            let adopted = as_described(&layout, &layout.described.unwrap(), &words, version);
+            assert_eq!(adopted, Ok(layout));
+        }
+    }
+
+    #[test]
+    fn only_a_description_says_that_a_build_is_free_threaded() {
+        // 3.15 without the GIL is not known to this build.
+        let latest = described()
+            .find(|layout| layout::of(layout.minor, true).is_none())
+            .unwrap();
+        let (layout, words, version) = description(*latest);
+        let places = layout.described.unwrap();
+        let mut words = words;
+        words[DEBUG_FREE_THREADED] = 1;
+        assert_eq!(as_described(&layout, &places, &words, version), Err(Why::FreeThreaded));
+        for (place, value) in [(0, 7), (DEBUG_VERSION, 0)] {
+            let mut other = words;
+            other[place] = value;
+            assert_eq!(as_described(&layout, &places, &other, version), Err(Why::Description));
         }
     }
 
@@ -335,7 +364,7 @@ mod tests {
             let with = |place: u64, value: u64| {
                 let mut words = words;
                 words[place as usize] = value;
-                adopt(&mut layout.clone(), &places, &words, version)
+                as_described(&layout, &places, &words, version).map(drop)
             };
             assert_eq!(with(0, 7), Err(Why::Description));
             assert_eq!(with(1, u64::from(version) + 0x100), Err(Why::Description));

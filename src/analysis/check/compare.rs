@@ -11,7 +11,7 @@ use super::limits::{FailOn, Limit, Measure, Scope};
 use super::sites::{Judged, SiteRow, Standing};
 use super::totals::{Hidden, Whole};
 use super::{BeyondBaseline, Breach, OverLimit, Rules, Unseen};
-use crate::analysis::baseline::Baseline;
+use crate::analysis::baseline::Paired;
 use crate::analysis::estimate::CERTAIN;
 use crate::analysis::objects::ObjectRow;
 use crate::analysis::tally::Tally;
@@ -124,11 +124,10 @@ impl<'c> Comparison<'c> {
     }
 
     /// Rows against the limit of each call site and against the baseline.
-    pub fn sites<R: SiteRow>(&mut self, rows: Vec<R>, baseline: Option<&Baseline>) -> Vec<Judged<R>> {
+    pub fn sites<R: SiteRow>(&mut self, rows: Vec<R>, paired: Option<&Paired>) -> Vec<Judged<R>> {
         let measure = R::MEASURE;
         let mut per_site = self.rules.limits.given.iter();
         let per_site = per_site.find(|limit| limit.of == Scope::Site && limit.measure == measure);
-        let known = baseline.map(|baseline| baseline.known(&rows));
         let totals = self.breaches.clone();
         // The first call site that may break its limit, and the first that may have grown.
         let mut doubts = [None, None];
@@ -144,7 +143,7 @@ impl<'c> Comparison<'c> {
                     of_site: None,
                 }));
             }
-            let known = known.as_ref().map(|known| known[nth]);
+            let known = paired.map(|paired| paired.known(nth));
             let of_baseline = known.map(|known| self.against_baseline(&row, figure, known, &mut doubts[1]));
             let (standing, breach) = of_baseline.unzip();
             self.breaches.extend(breach.flatten());

@@ -23,7 +23,7 @@ use crate::analysis::site::CallStacks;
 use crate::analysis::suppressions::{Lack, Sieve};
 use crate::analysis::words::{bytes, plural};
 use crate::point::Point;
-use crate::snapshot::{ProcessState, Snapshot};
+use crate::snapshot::{ProcessState, READABLE, Snapshot};
 
 /// Something that a rule speaks of and that was not seen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -303,7 +303,7 @@ pub(super) fn of_recording(snapshot: &Snapshot, rules: &Rules) -> Vec<Unseen> {
     if snapshot.taken.is_of_unrecorded() {
         unseen.push(Unseen::all(
             "",
-            "the process was not recorded, so only the live blocks of the allocators of PyTorch, JAX, CuPy, numba and RMM are known",
+            format!("the process was not recorded, so only the live blocks of the allocators of {READABLE} are known"),
             "start the program with `culeak run`",
         ));
     }

@@ -370,3 +370,53 @@ fn rows_of_host_memory_that_are_cut_off_are_counted() {
     assert_eq!(counted(&options(Some(1), 0)), (name(&["list"]), 2, 0, cut(0, 2)));
     assert_eq!(counted(&options(Some(1), 10)), (name(&["list"]), 2, 0, cut(1, 1)));
 }
+
+#[test]
+fn rows_are_call_sites_only_across_other_versions_of_libraries() {
+    let of = |python, torch| training(python, torch, &[("load", 8, 4)]);
+    let before = of("3.11", "2.9");
+    let by = |after: &Snapshot, sites_across_libraries| {
+        let options = Options {
+            by: By::Stack,
+            sites_across_libraries,
+            ..Options::default()
+        };
+        Diff::of(&before, after, &options).by
+    };
+    assert_eq!(by(&of("3.12", "2.10"), true), By::Site);
+    assert_eq!(by(&of("3.12", "2.10"), false), By::Stack);
+    // The same process, and another with the same libraries.
+    assert_eq!(by(&before, true), By::Stack);
+    let mut again = of("3.11", "2.9");
+    again.process.pid += 1;
+    assert_eq!(by(&again, true), By::Stack);
+}
+
+#[test]
+fn claims_are_no_blocks_of_a_row_or_its_callers() {
+    let of = |blocks, mappings| {
+        let mut sample = Sample::new();
+        let site = ("map(int)", "/src/vmm.cu:7", "/opt/app");
+        let callers = [
+            ("load()", "/src/a.cu:1", "/opt/app"),
+            ("plan()", "/src/a.cu:2", "/opt/app"),
+            ("keep()", "/src/a.cu:3", "/opt/app"),
+        ];
+        let [load, plan, keep] = callers.map(|caller| sample.stack(&[RUNTIME, site, caller, MAIN]));
+        sample.holds(Kind::Device, "cudaMalloc", 100, blocks, load);
+        sample.holds(Kind::Mapping, "cuMemMap", 2 * MIB, mappings, load);
+        sample.holds(Kind::Device, "cudaMalloc", 100, blocks / 3, plan);
+        sample.holds(Kind::Mapping, "cuMemMap", 2 * MIB, mappings, keep);
+        sample.finish(0, 0)
+    };
+    let counts = |before: &Snapshot, after: &Snapshot| {
+        let diff = Diff::of(before, after, &Options::default());
+        let row = &diff.rows[0];
+        let callers = row.callers.iter().map(|of| (of.before.count, of.after.count));
+        (row.blocks().map(|side| side.count), callers.collect::<Vec<_>>())
+    };
+    assert_eq!(counts(&of(3, 1), &of(6, 5)), ([4, 8], vec![(3, 6), (1, 2)]));
+    // Blocks on one side alone, and on none.
+    assert_eq!(counts(&of(0, 1), &of(3, 1)), ([0, 4], vec![(0, 3), (0, 1)]));
+    assert_eq!(counts(&of(0, 1), &of(0, 3)), ([2, 6], vec![(1, 3), (1, 3)]));
+}

@@ -187,7 +187,7 @@ pub(super) fn next(
         Some(_) => return by_stack,
     }
     if snapshot.process.state == ProcessState::Running {
-        return match (options.is_of_snapshot(), options.left.as_deref()) {
+        return match (options.is_of_snapshot, options.left.as_deref()) {
             (true, None) => format!("culeak diff {source} {pid}"),
             (true, Some("")) => by_stack,
             (true, Some(recording)) => format!("culeak diff {source} {}", shell_word(recording)),

@@ -228,7 +228,7 @@ impl Exact {
                 .into_iter()
                 .flat_map(BTreeMap::values_mut)
                 .for_each(lower);
-            row.by_stack.iter_mut().for_each(|(_, tally)| lower(tally));
+            row.by_stack.iter_mut().for_each(|(_, tally, _)| lower(tally));
             let stacks = row.stacks.iter_mut().map(|stack| (&mut stack.bytes, &mut stack.count));
             let callers = row.callers.iter_mut().map(|of| (&mut of.bytes, &mut of.count));
             for (bytes, count) in stacks.chain(callers) {
@@ -353,22 +353,18 @@ fn row<'a>(
     row.stacks_in_all = per_stack.len();
     let mut ranked: Vec<_> = per_stack.into_iter().collect();
     ranked.sort_by_key(|(fingerprint, (tally, ..))| (std::cmp::Reverse((tally.bytes, tally.count)), *fingerprint));
-    if matches!(by, By::Site | By::Stack) {
-        let has_blocks = row.claims < row.count;
-        let blocks = ranked.iter().filter_map(|(_, (tally, stack, claims))| {
-            let claims = if has_blocks { *claims } else { 0 };
-            let blocks = Tally::new(tally.bytes, tally.count.saturating_sub(claims));
-            (claims == 0 || blocks.count > 0).then_some((stacks.get(*stack), blocks))
-        });
-        name_callers(&mut row, blocks.collect());
-    }
     row.by_stack = ranked
         .into_iter()
-        .map(|(_, (tally, stack, _))| (stack, tally))
+        .map(|(_, (tally, stack, claims))| (stack, tally, claims))
         .collect();
+    if matches!(by, By::Site | By::Stack) {
+        let blocks = row.by_stack(row.has_blocks());
+        let blocks = blocks.map(|(stack, tally)| (stacks.get(stack), tally)).collect();
+        name_callers(&mut row, blocks);
+    }
     let kept = row.by_stack.iter().take(stacks_kept);
     row.stacks = kept
-        .map(|&(stack, Tally { bytes, count })| RowStack {
+        .map(|&(stack, Tally { bytes, count }, _)| RowStack {
             bytes,
             count,
             stack: stacks.get(stack).clone(),

@@ -175,7 +175,10 @@ def sglang_pages():
     assert lost.kv is not None
     del lost
     gc.collect()
-    return batch
+    # Another request of this name, and one whose name is used again while it runs.
+    again = [prefill("lost", 5), prefill("twice", 3), prefill("twice", 2)]
+    cache.cache_finished_req(again[1])
+    return batch, again
 
 
 def sglang_cuda():

@@ -44,8 +44,8 @@ class _Pool:
         self.of = weakref.ref(allocator)
         #: The prefix cache, once it is known.
         self.cache: Callable[[], Any] = lambda: None
-        #: Requests by id: their pages, and how many.
-        self.requests: Dict[str, Tuple[Pages, int]] = {}
+        #: Requests that run, by the id of their object, since a server may use a name again: their pages, and how many.
+        self.requests: Dict[int, Tuple[Pages, int]] = {}
         self.issued = 0
         self.backup = 0
         self.serials: Dict[int, int] = {}
@@ -74,19 +74,24 @@ class _Pool:
         self.pages.set(max(0, size - free - cached), cached, free=max(0, free))
 
     def holds(self, request: Any, count: int) -> None:
-        known = self.requests.get(request.rid)
+        known = self.requests.get(id(request))
         if known is None:
             owner = self.pages.owner(request.rid)
-            weakref.finalize(request, owner.end).atexit = False
+            weakref.finalize(request, self.lost, id(request)).atexit = False
         elif known[1] == count:
             return
         else:
             owner = known[0]
-        self.requests[request.rid] = owner, count
+        self.requests[id(request)] = owner, count
         owner.set(count)
 
+    def lost(self, request: int) -> None:
+        known = self.requests.pop(request, None)
+        if known is not None:
+            known[0].end()
+
     def released(self, request: Any) -> None:
-        known = self.requests.pop(request.rid, None)
+        known = self.requests.pop(id(request), None)
         if known is not None:
             known[0].set(0)
             known[0].end()
@@ -359,7 +364,7 @@ def _start_batch(module: ModuleType) -> None:
                     for request in self.reqs:
                         # Each step adds a token: pages of a few tokens are counted once in 16 steps.
                         length = _length(request)
-                        if length % max(size, 16) == 1 and request.rid in known.requests:
+                        if length % max(size, 16) == 1 and id(request) in known.requests:
                             known.holds(request, -(-length // size))
                 except Exception as error:  # noqa: BLE001
                     known.domain.failed(error)

@@ -39,6 +39,7 @@ impl ReportArgs {
         let is_here = |recording: &&String| Path::new(recording).is_file();
         let left = || Some(&process.recording).filter(is_here).cloned().unwrap_or_default();
         Options {
+            is_of_snapshot: item.is_of_snapshot,
             left: (!load::process_lives(process.number())).then(left),
             suppressions: rules.suppressions.clone(),
             points: item.points.clone(),

@@ -108,3 +108,12 @@ fn dumps_of_other_processes_and_damaged_ones_are_refused() {
         assert_eq!(read(&whole[..end], 7), Ok(()), "{end}");
     }
 }
+
+#[test]
+fn what_a_process_wrote_after_a_suspend_is_its_own() {
+    const MINUTE: u64 = 60_000_000_000;
+    // It ran for two minutes; the machine slept for ten in between, which its recording does not know.
+    let wrote = 1000 * MINUTE + 12 * MINUTE;
+    assert!(wrote <= last_written(1000 * MINUTE, 2 * MINUTE, 10 * MINUTE));
+    assert!(wrote > last_written(1000 * MINUTE, 2 * MINUTE, 0));
+}

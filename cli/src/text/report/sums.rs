@@ -8,7 +8,7 @@ use culeak::analysis::points::{DRIVER, Peak, PeakSite};
 use culeak::analysis::report::{FailedRow, Report, Tally};
 use culeak::analysis::words::of_kind;
 use culeak::point::Point;
-use culeak::snapshot::{Allocator, BY_HISTORY, BY_PYTORCH, BY_READING, Losses, Sampling, Taken};
+use culeak::snapshot::{Allocator, BY_HISTORY, BY_PYTORCH, BY_READING, Losses, READABLE, Sampling, Taken};
 use culeak::table;
 
 use crate::document::{self, Cell, Rows, Site, counted, things_about};
@@ -234,7 +234,7 @@ fn source(report: &Report) -> Option<Sum> {
             Escaped(report.process.recording)
         ),
         ref by if by == BY_READING => {
-            "the live blocks of the allocators of PyTorch, JAX, CuPy, numba and RMM, read in the process".to_owned()
+            format!("the live blocks of the allocators of {READABLE}, read in the process")
         }
         ref by if by == BY_HISTORY => "PyTorch's own history, which the process was asked for".to_owned(),
         _ => return None,
@@ -382,7 +382,7 @@ const FAILED_SHOWN: usize = 5;
 pub fn losses(report: &Report, all: bool) -> Vec<Sum> {
     let mut texts = Vec::new();
     if let Some(missing) = outside_pytorch(report.taken) {
-        texts.push(missing.to_owned());
+        texts.push(missing);
     } else {
         texts.extend(losses_in_words(report.losses, report.taken, all));
         let lossy = report.allocators.iter().filter(|allocator| lacks_events(allocator));
@@ -418,8 +418,7 @@ pub fn losses_and_notes(recorded: Recorded) -> (Vec<String>, Vec<String>) {
         allocators,
     } = recorded;
     if taken.covers_allocators_only() {
-        let missing = outside_pytorch(taken).into_iter();
-        return (missing.map(str::to_owned).collect(), Vec::new());
+        return (outside_pytorch(taken).into_iter().collect(), Vec::new());
     }
     let of = |means| move |&(loss, _): &(Loss, _)| loss == means;
     let texts = |means| losses_of(losses, taken, false).filter(of(means)).map(|(_, text)| text);
@@ -431,17 +430,17 @@ pub fn losses_and_notes(recorded: Recorded) -> (Vec<String>, Vec<String>) {
 }
 
 /// What is missing if only PyTorch's allocator is known.
-fn outside_pytorch(taken: &Taken) -> Option<&'static str> {
-    (taken.covers_allocators_only()).then_some(match &*taken.by {
-        BY_READING => NOT_RECORDED,
-        BY_HISTORY => BEFORE_THE_HISTORY,
-        _ => OUTSIDE_PYTORCH,
+fn outside_pytorch(taken: &Taken) -> Option<String> {
+    (taken.covers_allocators_only()).then(|| match &*taken.by {
+        BY_READING => format!(
+            "lines, ages and peaks, and memory outside the allocators of {READABLE}: the process was not recorded"
+        ),
+        BY_HISTORY => BEFORE_THE_HISTORY.to_owned(),
+        _ => OUTSIDE_PYTORCH.to_owned(),
     })
 }
 
 const BEFORE_THE_HISTORY: &str = "lines of blocks that are older than PyTorch's history, ages and peaks, and memory outside its allocator: the process was not recorded";
-
-const NOT_RECORDED: &str = "lines, ages and peaks, and memory outside the allocators of PyTorch, JAX, CuPy, numba and RMM: the process was not recorded";
 const OUTSIDE_PYTORCH: &str = "memory outside PyTorch's allocator, and what PyTorch's snapshot leaves out";
 
 /// What the recording lacks, without the statistics of allocators. With `all`, zeros are listed too.
