@@ -227,7 +227,12 @@ mod tests {
             out += &format!("\n### {name}\n\n| column | type | meaning |\n|---|---|---|\n");
             match &keys[..] {
                 [] if *name == "processes" => out += "| job | TEXT | the job, as for `--job` |\n",
-                _ => out += &format!("| {} | | as in `processes` |\n", [&["job"], &keys[..]].concat().join(", ")),
+                _ => {
+                    out += &format!(
+                        "| {} | | as in `processes` |\n",
+                        [&["job"], &keys[..]].concat().join(", ")
+                    )
+                }
             }
             let meanings = part.lines().filter_map(|line| line.strip_prefix("    /// "));
             for (column, meaning) in columns.iter().zip(meanings).filter(|(column, _)| !is_key(column)) {
