@@ -61,8 +61,8 @@ fn packages(folder: &Path) -> PathBuf {
     folder.join("lib/python3.x/site-packages")
 }
 
-/// Records the script with the library in this version.
-fn recorded(python: &Path, version: &str, build: &str) -> (PathBuf, TempDir) {
+/// Records the script with the library in this version, as this rank of a job.
+fn recorded(python: &Path, version: &str, build: &str, rank: &str) -> (PathBuf, TempDir) {
     let folder = folder();
     let packages = packages(folder.path());
     fs::create_dir_all(packages.join("nets")).expect("a folder");
@@ -70,7 +70,11 @@ fn recorded(python: &Path, version: &str, build: &str) -> (PathBuf, TempDir) {
     fs::write(packages.join("nets/__init__.py"), [NETS, build].concat()).expect("written");
     let script = folder.path().join("train.py");
     fs::write(&script, TRAIN).expect("written");
-    let script = program(python).arg("-B").arg(script).env("PYTHONPATH", packages);
+    let script = program(python)
+        .arg("-B")
+        .arg(script)
+        .env("PYTHONPATH", packages)
+        .env("RANK", rank);
     let ended = script
         .setting("CULEAK_TIMELINE", "8MiB")
         .start_in(folder.path())
@@ -96,7 +100,7 @@ fn a_diff_of_two_versions_names_them_and_has_a_row_for_each_line_of_the_program(
     // The oldest and the newest that are installed.
     let pythons = interpreters();
     let (old, new) = (&pythons[0].command, &pythons[pythons.len() - 1].command);
-    let ((before, _old), (after, folder)) = (recorded(old, "1.0", FIRST), recorded(new, "2.0", SECOND));
+    let ((before, _old), (after, folder)) = (recorded(old, "1.0", FIRST, "0"), recorded(new, "2.0", SECOND, "0"));
     let text = diff(&before, &after, &[]);
     let versions = text.lines().nth(1).unwrap_or_default();
     assert!(
@@ -122,6 +126,21 @@ fn a_diff_of_two_versions_names_them_and_has_a_row_for_each_line_of_the_program(
     let page = fs::read_to_string(page).expect("a page");
     assert!(page.contains("before (dashed) and after, aligned at the start and at 3 marks of both"));
     assert!(page.contains("<polyline class=\"first\"") && page.contains("before 6 MiB, after 12 MiB"));
+
+    // Of a job, of which another rank is on one side alone.
+    let (other, _other) = recorded(old, "1.0", FIRST, "1");
+    let job = folder.path().join("job");
+    fs::create_dir(&job).expect("a folder");
+    for (rank, recording) in [("0", &before), ("1", &other)] {
+        fs::copy(recording, job.join(format!("{rank}.culeak"))).expect("copied");
+    }
+    let text = diff(&job, &after, &[]);
+    let versions = text.lines().find(|line| line.starts_with("versions: "));
+    assert!(versions.is_some_and(|line| line.ends_with("nets 1.0 → 2.0")), "{text}");
+    let row = text
+        .lines()
+        .find(|line| line.contains("+6 MiB") && line.contains("train.py:9"));
+    assert!(row.is_some(), "{text}");
 
     // What was installed after the process had started is not what it used.
     let packages = packages(folder.path());

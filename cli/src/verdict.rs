@@ -198,12 +198,28 @@ fn beside_baseline<R: SiteRow>(title: String, judged: &Judged<R>) -> String {
     }
 }
 
-/// `32 MiB in 3 blocks leaked by Cache::fill`.
+/// `32 MiB in 3 blocks leaked by Cache::fill; held by g_cache in app`, if what holds it is known.
 pub fn title(judged: &Judged<Row>, verdict: &Verdict) -> String {
     let row = &judged.row;
     let (tally, verb) = (parts::tally_about(row.tally(), row.estimated), sentences::verb(verdict));
     let (name, mark) = (parts::name(&row.label), parts::mark(row));
-    beside_baseline(format!("{tally} {verb} by {name}{mark}"), judged)
+    let title = beside_baseline(format!("{tally} {verb} by {name}{mark}"), judged);
+    title + &held_by(judged, verdict)
+}
+
+/// `; 400 MiB of it held by __main__.keep (list of 8): keep[*] → Tensor`: the largest holder of a call site's memory.
+fn held_by(judged: &Judged<Row>, verdict: &Verdict) -> String {
+    let print = judged.row.stack().site_fingerprint;
+    let site = verdict.held_by.iter().find(|site| site.site_fingerprint == print);
+    let Some((first, others)) = site.and_then(|site| site.holders.split_first()) else {
+        return String::new();
+    };
+    let part = match others {
+        [] => String::new(),
+        _ => units::bytes(first.tally.bytes) + " of it ",
+    };
+    let held_by = if first.class == Class::Held { "held by " } else { "" };
+    format!("; {part}{held_by}{}", text::why::holder_text(first))
 }
 
 /// `40 graph-exec  Server::decode  server.cu:88`.

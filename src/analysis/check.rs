@@ -26,11 +26,13 @@ use serde::Serialize;
 use crate::analysis::baseline::Baseline;
 use crate::analysis::boundaries::Boundary;
 use crate::analysis::estimate::Errors;
+use crate::analysis::filter::Filter;
 use crate::analysis::points::{shown_points, when};
 use crate::analysis::program::Program;
 use crate::analysis::report::{By, Exact, ProcessLine, Row, Tally, is_leaked, process_line, rows_by};
 use crate::analysis::site::CallStacks;
 use crate::analysis::suppressions::Used;
+use crate::analysis::why::{SiteHolders, by_site};
 use crate::point::Point;
 use crate::snapshot::{Losses, Sampling, Snapshot, Taken};
 
@@ -142,6 +144,9 @@ pub struct Verdict<'a> {
     /// Judged memory whose stacks are not known: any call site may have allocated it.
     #[serde(skip)]
     pub hidden: Tally,
+    /// What holds the memory of call sites, if one is to blame; empty if it was not searched for.
+    #[serde(skip)]
+    pub held_by: Vec<SiteHolders>,
 }
 
 /// Judges a snapshot.
@@ -191,6 +196,10 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
     warnings.extend(classes::warnings(snapshot, unclassed, rules));
     warnings.extend(renamed);
     rows.sort_by_key(|row| !row.to_blame);
+    let held_by = match rows.first().is_some_and(|row| row.to_blame) {
+        true => by_site(snapshot, &stacks, &groups, &Filter::default()),
+        false => Vec::new(),
+    };
     objects.sort_by_key(|row| !row.to_blame);
     let (allocated_after_end, objects_created_after_end) =
         selection::after_end(snapshot, &groups, &stacks, &mut sieve, rules);
@@ -229,6 +238,7 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
         losses: &snapshot.losses,
         warnings,
         hidden: hidden.tally,
+        held_by,
     };
     verdict.lacks(unseen);
     verdict

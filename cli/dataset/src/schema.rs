@@ -203,6 +203,9 @@ mod tests {
     use super::*;
     use crate::VERSION;
 
+    /// The columns that say which process and point a row is of. The page explains them once, in the table of processes.
+    const KEYS: [&str; 5] = ["host", "rank", "process", "point", "at_unix_ns"];
+
     /// The tables as Markdown: names and types from the schema, meanings from the comments above.
     fn markdown() -> String {
         let empty = |schema: Result<TypePtr, _>| schema.expect("a schema");
@@ -218,10 +221,21 @@ mod tests {
             .split("#[derive(ParquetRecordWriter)]\n")
             .skip(1);
         for ((name, schema), part) in tables.iter().zip(parts) {
+            let columns = schema.get_fields();
+            let is_key = |column: &&TypePtr| *name != "processes" && KEYS.contains(&column.name());
+            let keys: Vec<_> = columns.iter().filter(is_key).map(|column| column.name()).collect();
             out += &format!("\n### {name}\n\n| column | type | meaning |\n|---|---|---|\n");
-            out += "| job | TEXT | the job, as for `--job` |\n";
+            match &keys[..] {
+                [] if *name == "processes" => out += "| job | TEXT | the job, as for `--job` |\n",
+                _ => {
+                    out += &format!(
+                        "| {} | | as in `processes` |\n",
+                        [&["job"], &keys[..]].concat().join(", ")
+                    )
+                }
+            }
             let meanings = part.lines().filter_map(|line| line.strip_prefix("    /// "));
-            for (column, meaning) in schema.get_fields().iter().zip(meanings) {
+            for (column, meaning) in columns.iter().zip(meanings).filter(|(column, _)| !is_key(column)) {
                 let of = match column.get_physical_type() {
                     Type::INT64 => "BIGINT",
                     Type::BOOLEAN => "BOOLEAN",

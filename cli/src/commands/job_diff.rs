@@ -1,17 +1,19 @@
 //! `culeak diff` over several processes: what changed between two states of a job.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use culeak::analysis::categories::Categories;
 use culeak::analysis::job::Options;
 use culeak::analysis::job::diff::{JobDiff, Side, diff};
 use culeak::analysis::job::sites::Sites;
+use culeak::analysis::libraries::{self, LibraryChange};
 use culeak::analysis::report::{self, By};
 
 use super::diff::DiffArgs;
 use crate::errors::{Failure, USAGE};
-use crate::load::Found;
 use crate::load::many::{self, How};
+use crate::load::{Found, Place, packages};
 use crate::options::output::Form;
 use crate::options::rows_shown;
 use crate::{progress, text};
@@ -58,9 +60,11 @@ pub fn execute(args: &DiffArgs, sides: [Found; 2], form: Form) -> Result<ExitCod
         min_bytes: args.selection.min_bytes,
         ..Options::default()
     };
+    let diff = diff(before, after, &sites, &options);
     let diff = JobDiff {
         kinds: args.selection.kind.iter().map(|kind| kind.name()).collect(),
-        ..diff(before, after, &sites, &options)
+        libraries: of_other_versions(&diff),
+        ..diff
     };
     if diff.pairs.is_empty() {
         return Err(Failure::new(format!(
@@ -77,4 +81,17 @@ pub fn execute(args: &DiffArgs, sides: [Found; 2], form: Form) -> Result<ExitCod
     let page = || text::job::diff::page(&diff, options.top, &selected, &filter);
     args.output.page(form, "culeak diff: job", &diff, page)?;
     Ok(ExitCode::from(if unreadable > 0 { USAGE } else { 0 }))
+}
+
+/// The libraries that have other versions in the first pair: the processes of a run usually have the same. None if one of the two is no
+/// file, which alone can be read again.
+fn of_other_versions(diff: &JobDiff) -> Vec<LibraryChange> {
+    let pair = diff.pairs.first().filter(|_| !diff.same_processes);
+    let read = |source: &String| {
+        let mut item = Place::File(PathBuf::from(source)).load_without_peaks().ok()?;
+        packages::add(&mut item.snapshot, item.root.as_deref());
+        Some(item.snapshot)
+    };
+    let both = pair.and_then(|pair| read(&pair.before.source).zip(read(&pair.after.source)));
+    both.map_or_else(Vec::new, |(before, after)| libraries::changes(&before, &after))
 }

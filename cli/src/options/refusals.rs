@@ -123,14 +123,23 @@ pub fn page() -> String {
         true => format!("`{word}`"),
         false => word.to_owned(),
     };
-    let rows = TABLE.iter().map(|(asked, excluded, why)| {
-        let excluded: Vec<String> = excluded.iter().map(|word| code(word)).collect();
-        format!("| {} | {} | {why} |\n", code(asked), excluded.join(", "))
-    });
-    format!(
-        "| this | excludes | because |\n|---|---|---|\n{}",
-        rows.collect::<String>()
-    )
+    let mut page = "| this | excludes | because |\n|---|---|---|\n".to_owned();
+    // Rows with one reason are one.
+    for rows in TABLE.chunk_by(|(.., one), (.., other)| one == other) {
+        let asked: Vec<String> = rows.iter().map(|(asked, ..)| code(asked)).collect();
+        let mut excluded: Vec<String> = Vec::new();
+        for word in rows
+            .iter()
+            .flat_map(|(_, excluded, _)| excluded.iter())
+            .map(|word| code(word))
+        {
+            if !excluded.contains(&word) {
+                excluded.push(word);
+            }
+        }
+        page += &format!("| {} | {} | {} |\n", asked.join(", "), excluded.join(", "), rows[0].2);
+    }
+    page
 }
 
 /// What the command was asked for.

@@ -3,6 +3,7 @@
 use anstyle::Style;
 use culeak::analysis::diff::{Diff, DiffRow, State, Totals};
 use culeak::analysis::estimate::Errors;
+use culeak::analysis::libraries::LibraryChange;
 use culeak::analysis::report::{By, Tally};
 use culeak::analysis::site::Frame;
 use culeak::point::Point;
@@ -58,7 +59,8 @@ pub fn page_around(diff: &Diff, stacks: RowStack, body: impl FnOnce(&mut Documen
     } else {
         headline(diff)
     });
-    versions(diff, &mut page);
+    let rows = (diff.by == By::Site).then_some("rows are call sites; --by stack compares whole stacks");
+    versions(&diff.libraries, rows, &mut page);
     parts::opaque_pools(&mut page, &diff.opaque_pools);
     body(&mut page);
     if let Some(objects) = &diff.objects {
@@ -86,11 +88,11 @@ pub fn page_around(diff: &Diff, stacks: RowStack, body: impl FnOnce(&mut Documen
     page
 }
 
-/// `versions: CPython 3.11.4 → 3.12.1, torch 2.9.0 → 2.10.0; other builds of libcuda`, if libraries differ.
-fn versions(diff: &Diff, page: &mut Document) {
+/// `versions: CPython 3.11.4 → 3.12.1, torch 2.9.0 → 2.10.0; other builds of libcuda`, if libraries differ. `rows`: how rows were matched.
+pub fn versions(libraries: &[LibraryChange], rows: Option<&str>, page: &mut Document) {
     let mut known = Vec::new();
     let mut others = Vec::new();
-    for change in &diff.libraries {
+    for change in libraries {
         match (&change.before, &change.after) {
             (Some(before), Some(after)) => known.push(format!("{} {before} → {after}", change.name)),
             _ => others.push(change.name.clone()),
@@ -98,8 +100,7 @@ fn versions(diff: &Diff, page: &mut Document) {
     }
     let others = (!others.is_empty()).then(|| format!("other builds of {}", others.join(", ")));
     let known = (!known.is_empty()).then(|| known.join(", "));
-    let rows = "rows are call sites; --by stack compares whole stacks".to_owned();
-    let rows = Some(rows).filter(|_| diff.by == By::Site);
+    let rows = rows.map(str::to_owned);
     if known.is_some() || others.is_some() {
         let parts: Vec<String> = [known, others, rows].into_iter().flatten().collect();
         page.line(format!("versions: {}", Escaped(&parts.join("; "))));

@@ -77,6 +77,30 @@ fn memory_that_fails_by_its_class_is_a_finding_with_its_path_at_its_call_site() 
 }
 
 #[test]
+fn a_finding_names_the_largest_holder_of_its_call_site_in_each_format() {
+    let snapshot = crate::text::sample::held();
+    let verdicts = [("train.culeak", verdict(&snapshot, &Rules::default()))];
+    let (_folder, root) = sources();
+    let github = written(|out| github::write(&verdicts, &root, out));
+    let xml = written(|out| junit::write(&verdicts, out));
+    let sarif = log(&verdicts, &root).to_string();
+    for written in [&github, &xml, &sarif] {
+        for holder in [
+            "held by __main__.keep (list of 60)",
+            "; lost: no pointer to it is left in the process",
+        ] {
+            assert!(written.contains(holder), "{holder}: {written}");
+        }
+    }
+    let without = Snapshot {
+        holders: None,
+        ..snapshot.clone()
+    };
+    let verdicts = [("train.culeak", verdict(&without, &Rules::default()))];
+    assert!(!written(|out| github::write(&verdicts, &root, out)).contains("__main__"));
+}
+
+#[test]
 fn objects_over_their_limit_are_findings_with_their_line_and_no_bytes() {
     let snapshot = crate::text::sample::serving();
     let with = |limits: Limits| {

@@ -23,6 +23,7 @@ use super::outliers::{Chance, Example};
 use super::parallel::{Judged, Peers};
 use super::sites::{ProcessSums, Site, Sites};
 use super::{Options, StandsOut, Unreadable};
+use crate::analysis::libraries::LibraryChange;
 use crate::analysis::opaque::OpaquePool;
 use crate::analysis::program::Program;
 use crate::analysis::tally::Tally;
@@ -57,6 +58,9 @@ pub struct JobDiff {
     pub programs: Vec<Program>,
     /// Hosts of the later side of the pairs.
     pub hosts: usize,
+    /// The libraries that both processes of the first pair have, in different versions.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub libraries: Vec<LibraryChange>,
     /// The compared kinds of memory; all if empty. Peaks are of all kinds.
     pub kinds: Vec<&'static str>,
     /// Memory in use in the pairs, without pools.
@@ -299,6 +303,7 @@ pub fn diff(before: Side, after: Side, sites: &Sites, options: &Options) -> JobD
         same_processes,
         programs,
         hosts,
+        libraries: Vec::new(),
         kinds: Vec::new(),
         held_before: Tally::total(pairs.iter().map(|pair| pair.before.held)),
         held_after: Tally::total(pairs.iter().map(|pair| pair.after.held)),

@@ -159,7 +159,7 @@ fn read(inputs: &[OsString], findings: &mut Vec<Finding>) -> Vec<Recorded> {
             true => Finding::fail(
                 "recordings",
                 failure,
-                "start the job with culeak: docs/launchers has one page per launcher",
+                "start the job with culeak; culeak help launchers names the page of each launcher",
             ),
             false => Finding::warn("recordings", failure, remedy),
         });

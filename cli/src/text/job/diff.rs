@@ -7,7 +7,7 @@ use culeak::facts::Instant;
 
 use super::{bad_if, cell, members, part, stands_out, subject, unreadable};
 use crate::document::{Cell, Document, Rows, WARN, counted, dim, styled};
-use crate::text::diff::{changed, style_of};
+use crate::text::diff::{changed, style_of, versions};
 use crate::text::{parts, units};
 
 /// Processes of one side alone that are named.
@@ -18,6 +18,7 @@ const LONE: usize = 8;
 pub fn page(diff: &JobDiff, top: Option<usize>, selected: &str, filter: &str) -> Document {
     let mut page = Document::default();
     headline(diff, &mut page);
+    versions(&diff.libraries, None, &mut page);
     if !is_unchanged(diff) {
         sites(diff, &mut page);
         page.blank();
