@@ -78,9 +78,8 @@ fn is_huge_unpacked(bytes: &[u8]) -> bool {
         let header = FileHeader64::<Endianness>::parse(bytes).ok()?;
         let endian = header.endian().ok()?;
         let sections = header.section_headers(endian, bytes).ok()?;
-        let unpacked =
-            |section: &SectionHeader64<_>| Some(section.compression(endian, bytes).ok()??.0.ch_size(endian).into());
-        Some(sections.iter().filter_map(unpacked).any(|size: u64| size > 1 << 30))
+        let unpacked = |section: &SectionHeader64<_>| Some(section.compression(endian, bytes).ok()??.0.ch_size(endian));
+        Some(sections.iter().filter_map(unpacked).any(|size| size > 1 << 30))
     };
     huge().unwrap_or(false)
 }

@@ -46,6 +46,8 @@ char *kept[40];
 
 int main() {
     auto *host = new tsl::BFCAllocator("xla_gpu_host_bfc"), *device = new tsl::BFCAllocator("GPU_1_bfc");
+    // Of a device that is not used.
+    new tsl::BFCAllocator("GPU_0_bfc");
     host->add(512, 500, true);
     for (int i = 0; i < 40; i++) {
         kept[i] = device->add(4096, 4000, true);

@@ -61,7 +61,7 @@ fn look(source: &dyn Source, tables: &Range<u64>, deadline: Deadline) -> Result<
     let copy = Image::take(source, &[]).map_err(|error| error.to_string())?;
     let mut classes = Classes::new(&copy);
     let mut budget = Budget::new(&copy, deadline);
-    let (mut blocks, mut allocators) = (Vec::new(), 0);
+    let (mut blocks, mut place, mut unread) = (Vec::new(), None, Vec::new());
     for run in copy.runs() {
         let places = run.step_by(8).filter(|place| tables.contains(&copy.word(*place)));
         for object in places {
@@ -74,18 +74,28 @@ fn look(source: &dyn Source, tables: &Range<u64>, deadline: Deadline) -> Result<
             // The next allocator may lie behind it.
             let next = own[1..].iter().position(|word| *word == own[0]);
             own.truncate(next.map_or(own.len(), |next| next + 1));
-            let chunks = device(&own).map(|device| chunks(&copy, &own, device, &mut budget));
+            let Some(device) = device(&own) else { continue };
+            let chunks = chunks(&copy, &own, device, &mut budget);
             if budget.stopped().is_some() {
                 return Err(format!("the chunks of XLA's allocators in it: {UNFINISHED}"));
             }
-            let Some(chunks) = chunks else { continue };
-            blocks.extend(chunks.ok_or("the layout of XLA's allocator in it is not understood (an unknown version)")?);
-            allocators += 1;
+            match chunks {
+                Some((found, chunks)) => {
+                    place = Some(found);
+                    blocks.extend(chunks);
+                }
+                None => unread.push(own),
+            }
         }
+    }
+    // That of a device without a buffer so far has no chunks where the others have them.
+    let is_unused = |own: &Vec<u64>| place.is_some_and(|place| own.get(place..place + 3) == Some(&[0; 3]));
+    if !unread.iter().all(is_unused) {
+        return Err("the layout of XLA's allocator in it is not understood (an unknown version)".to_owned());
     }
     blocks.sort_unstable();
     blocks.dedup_by_key(|block: &mut LiveBlock| block.address);
-    Ok((allocators > 0).then_some(blocks))
+    Ok(place.map(|_| blocks))
 }
 
 /// The number in the allocator's name, which is in the object itself: `GPU_0_bfc`. `None`: it is for the memory of the host.
@@ -100,10 +110,10 @@ fn device(own: &[u64]) -> Option<i8> {
     numbers.next_back()
 }
 
-/// The chunks in use. `None`: no vector in the object is one of chunks that add up to what the allocator counts.
-fn chunks(copy: &Image, own: &[u64], device: i8, budget: &mut Budget) -> Option<Vec<LiveBlock>> {
-    let mut best: Option<Vec<LiveBlock>> = None;
-    for at in own.windows(3) {
+/// The place of the vector of chunks, in words, and the chunks in use. `None`: no vector in the object is one of chunks that add up to what the allocator counts.
+fn chunks(copy: &Image, own: &[u64], device: i8, budget: &mut Budget) -> Option<(usize, Vec<LiveBlock>)> {
+    let mut best: Option<(usize, Vec<LiveBlock>)> = None;
+    for (place, at) in own.windows(3).enumerate() {
         let (first, end, limit) = (at[0], at[1], at[2]);
         if first == 0 || first >= end || end > limit {
             continue;
@@ -113,7 +123,8 @@ fn chunks(copy: &Image, own: &[u64], device: i8, budget: &mut Budget) -> Option<
             let sum = |blocks: &[LiveBlock]| blocks.iter().fold(0u64, |sum, block| sum.saturating_add(block.bytes));
             let blocks = blocks.filter(|blocks| own.contains(&sum(blocks)));
             // Without a chunk in use, other vectors look the same.
-            best = blocks.into_iter().chain(best).max_by_key(Vec::len);
+            let found = blocks.map(|blocks| (place, blocks));
+            best = found.into_iter().chain(best).max_by_key(|(_, blocks)| blocks.len());
         }
     }
     best

@@ -164,7 +164,7 @@ def lightning(random):
 
     data = torch.utils.data.DataLoader(torch.randn(16 * STEPS, 512, 512), batch_size=16)
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
-    L.Trainer(max_epochs=1, **quiet).fit(Task(), data)
+    L.Trainer(max_epochs=1, devices=1, **quiet).fit(Task(), data)
 
 
 def two_optimizers(random):

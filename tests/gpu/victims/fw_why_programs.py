@@ -243,4 +243,5 @@ if __name__ == "__main__":
     {f.__name__: f for f in PROGRAMS}[sys.argv[1]]()
     gc.collect()
     torch.cuda.synchronize()
-    questions(torch.cuda.memory_allocated, torch.cuda.memory_reserved)
+    of_all = lambda measure: lambda: sum(measure(device) for device in range(torch.cuda.device_count()))
+    questions(of_all(torch.cuda.memory_allocated), of_all(torch.cuda.memory_reserved))

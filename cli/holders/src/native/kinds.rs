@@ -58,11 +58,13 @@ const PARTS: [&str; 6] = ["c10", "torch", "TensorImpl", "executor", "tsl", "xla"
 
 fn kind_of(class: &str) -> Kind {
     // Counts of tensors' versions. What autograd has yet to visit is held by its graph, too, and what it has visited stays in
-    // the queue's memory. Its pool of threads has weak pointers to tasks, in a queue whose unused words are not cleared.
-    const HOLDS_NOTHING: [&str; 3] = [
+    // the queue's memory. Its pool of threads has weak pointers to tasks, in a queue whose unused words are not cleared. Nor are those
+    // of an operator, which is one of two types.
+    const HOLDS_NOTHING: [&str; 4] = [
         "c10::VariableVersion::VersionCounter",
         "torch::autograd::ReadyQueue",
         "torch::autograd::Engine::ThreadPoolShared",
+        "torch::jit::Operator",
     ];
     // Counts of shared pointers to PyTorch's objects, which are elsewhere. Those to others may own what the pointers do not
     // show: a deleter with captured variables, the owner of a part.
@@ -142,6 +144,7 @@ mod tests {
             "std::_Sp_counted_ptr<c10::A*>",
             "torch::autograd::ReadyQueue",
             "torch::autograd::Engine::ThreadPoolShared",
+            "torch::jit::Operator",
             "torch::autograd::generated::MulBackward0",
             "torch::autograd::GraphRoot",
             "torch::autograd::CppNode<A>",
