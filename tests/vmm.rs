@@ -101,12 +101,6 @@ fn one_unmap_may_cover_several_mappings() {
 }
 
 #[test]
-fn an_unmap_of_a_reserved_range_without_mappings_is_no_unknown_free() {
-    let outcome = vmm("unmapped_without_mappings");
-    outcome.only_snapshot().expect_clean().expect_nothing_lost();
-}
-
-#[test]
 fn a_reused_handle_number_is_new_memory() {
     let outcome = vmm("handle_reused");
     let snapshot = outcome.only_snapshot();

@@ -98,15 +98,6 @@ static void unmapped_together(void) {
     OK(cuMemAddressFree(address, 2 * CHUNK));
 }
 
-/* Of a whole reservation, and of a part. */
-static void unmapped_without_mappings(void) {
-    start_cuda();
-    CUdeviceptr address = reserve(2);
-    OK(cuMemUnmap(address, 2 * CHUNK));
-    OK(cuMemUnmap(address + CHUNK, CHUNK));
-    OK(cuMemAddressFree(address, 2 * CHUNK));
-}
-
 /* The second handle may have the number of the first. */
 static void handle_reused(void) {
     start_cuda();
@@ -166,5 +157,5 @@ static void imported(void) {
 
 MAIN(BEHAVIOUR(whole_life), BEHAVIOUR(released_while_mapped), BEHAVIOUR(unmapped_but_held), BEHAVIOUR(retained),
      BEHAVIOUR(retained_and_released), BEHAVIOUR(mapped_twice), BEHAVIOUR(mapped_twice_unmapped_once),
-     BEHAVIOUR(unmapped_together), BEHAVIOUR(unmapped_without_mappings), BEHAVIOUR(handle_reused), BEHAVIOUR(release_fails), BEHAVIOUR(map_fails), BEHAVIOUR(imported),
+     BEHAVIOUR(unmapped_together), BEHAVIOUR(handle_reused), BEHAVIOUR(release_fails), BEHAVIOUR(map_fails), BEHAVIOUR(imported),
      BEHAVIOUR(mapped_without_context))

@@ -3,8 +3,6 @@
 //! The record of the memory has both counts. The record of a mapping has a link to the memory's record rather than its
 //! handle: a handle that was released while mapped may name other memory later.
 
-use std::ops::Range;
-
 use super::{
     Location, ON_DEVICE, ON_PART_OF_DEVICE, Word, add_reference, frees_in, parameter, read, record, record_output,
     with_table,
@@ -254,19 +252,8 @@ pub fn unmaps(_: Api, real: impl FnOnce() -> i32, address: u64, bytes: impl Word
             }
             at = key.address.saturating_add(mapping.requested.max(1));
         }
-        let is_unknown = !found && !is_reserved(&table, address..end);
-        recording.add(Loss::UnknownFrees, u64::from(is_unknown));
+        recording.add(Loss::UnknownFrees, u64::from(!found));
         Some(())
     });
     result
-}
-
-/// Whether the program reserved this range while it was recorded: then no mapping in it is from before.
-fn is_reserved(table: &TableIn, range: Range<u64>) -> bool {
-    let begins_before = |key: Key| key.space == Space::Reserved && key.address <= range.start;
-    let mut reserved = table.scan(begins_before).filter_map(|(key, link)| {
-        let reservation = table.get_linked(link)?;
-        Some(key.address.saturating_add(reservation.requested))
-    });
-    reserved.any(|end| range.end <= end)
 }
