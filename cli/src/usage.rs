@@ -80,6 +80,7 @@ pub fn ask(pid: u32, uuids: &[&str]) -> Result<Usage, String> {
 
 /// What NVML counts for a process on all devices; `None`: it does not know the process, or there is no NVML.
 pub fn of_process(pid: u32) -> Option<u64> {
+    const LIMIT: Duration = Duration::from_secs(3);
     probe::ask_self("NVML", LIMIT, |command| {
         command.arg(COMMAND).arg(pid.to_string()).arg("--sum");
     })

@@ -9,6 +9,7 @@ pub mod junit;
 pub mod sarif;
 
 use std::cell::RefCell;
+use std::cmp::Ordering;
 use std::collections::{BTreeSet, HashMap};
 use std::env;
 use std::path::{Path, PathBuf};
@@ -207,16 +208,18 @@ pub fn title(judged: &Judged<Row>, verdict: &Verdict) -> String {
     title + &held_by(judged, verdict)
 }
 
-/// `; 400 MiB of it held by __main__.keep (list of 8): keep[*] → Tensor`: the largest holder of a call site's memory.
+/// `; 400 MiB of it held by __main__.keep (list of 8): keep[*] → Tensor`: the largest holder of a call site's memory, also of what is not
+/// judged. Empty if that is more than the row has.
 fn held_by(judged: &Judged<Row>, verdict: &Verdict) -> String {
     let print = judged.row.stack().site_fingerprint;
     let site = verdict.held_by.iter().find(|site| site.site_fingerprint == print);
-    let Some((first, others)) = site.and_then(|site| site.holders.split_first()) else {
+    let Some(first) = site.and_then(|site| site.holders.first()).filter(|_| !judged.row.pool) else {
         return String::new();
     };
-    let part = match others {
-        [] => String::new(),
-        _ => units::bytes(first.tally.bytes) + " of it ",
+    let part = match first.tally.bytes.cmp(&judged.row.bytes) {
+        Ordering::Greater => return String::new(),
+        Ordering::Equal => String::new(),
+        Ordering::Less => units::bytes(first.tally.bytes) + " of it ",
     };
     let held_by = if first.class == Class::Held { "held by " } else { "" };
     format!("; {part}{held_by}{}", text::why::holder_text(first))

@@ -81,7 +81,12 @@ fn look(source: &dyn Source, tables: &Range<u64>, deadline: Deadline) -> Result<
             }
             match chunks {
                 Some((found, chunks)) => {
-                    place = Some(found);
+                    // Without a chunk in use, it may be that of another vector.
+                    place = if chunks.is_empty() {
+                        place.or(Some(found))
+                    } else {
+                        Some(found)
+                    };
                     blocks.extend(chunks);
                 }
                 None => unread.push(own),

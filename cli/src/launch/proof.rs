@@ -86,7 +86,7 @@ impl Proof {
         let mut left = self.running(only);
         while !left.is_empty() && Instant::now() < until {
             sleep(Duration::from_millis(20));
-            left.retain(|&pid| self.is_ours(pid) || is_starting(pid));
+            left.retain(|&pid| self.may_be_ours(pid));
             if left.is_empty() {
                 left = self.running(only);
             }
@@ -114,8 +114,14 @@ impl Proof {
         };
         let began = proc::start_ticks(process::id());
         let is_younger = |pid: u32| pid != process::id() && proc::start_ticks(pid) >= began;
-        pids.filter(|&pid| is_younger(pid) && (self.is_ours(pid) || is_starting(pid)) && is_chosen(pid))
+        pids.filter(|&pid| is_younger(pid) && self.may_be_ours(pid) && is_chosen(pid))
             .collect()
+    }
+
+    /// Whether it is ours or just executes a program. If it did at the first look, it may have its environment at the second, so a third
+    /// one decides.
+    fn may_be_ours(&self, pid: u32) -> bool {
+        self.is_ours(pid) || is_starting(pid) || self.is_ours(pid)
     }
 
     /// Whether the process runs in the environment of this run, or has mapped its file: some programs write their title over their

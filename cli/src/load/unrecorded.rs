@@ -2,7 +2,7 @@
 //!
 //! They have no call stack, age or peak. What holds them can be searched for as in any other process.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -62,17 +62,27 @@ const SEGMENTS: &str = "PyTorch's segments could not all be read: their sum was 
 /// # Errors
 /// There is nothing to read; the message says why and what to do.
 pub fn load(pid: u32, unrecorded: Failure) -> Result<Loaded, Failure> {
-    load_within(LIMIT, pid, unrecorded)
+    load_within(LIMIT, pid, unrecorded).map_err(|failure| {
+        // A view asks again and again.
+        static OF_DRIVER: Mutex<BTreeMap<u32, Option<u64>>> = Mutex::new(BTreeMap::new());
+        let mut asked = OF_DRIVER.lock().unwrap_or_else(PoisonError::into_inner);
+        match asked.entry(pid).or_insert_with(|| usage::of_process(pid)) {
+            Some(bytes) => Failure::new(format!(
+                "{}; NVML counts {} for it",
+                failure.message,
+                units::bytes(*bytes)
+            )),
+            None => failure,
+        }
+    })
 }
 
 /// As above, for no longer than this.
 pub fn load_within(limit: Duration, pid: u32, unrecorded: Failure) -> Result<Loaded, Failure> {
     let failure = |why: String| {
-        let of_driver = usage::of_process(pid).map(|bytes| format!("; NVML counts {} for it", units::bytes(bytes)));
         Failure::new(format!(
-            "{}; without a recording, culeak can only read the allocators of {READABLE} in a process, and {why}{}",
-            unrecorded.message,
-            of_driver.unwrap_or_default()
+            "{}; without a recording, culeak can only read the allocators of {READABLE} in a process, and {why}",
+            unrecorded.message
         ))
     };
     super::holders::expect_permission(pid)?;

@@ -63,14 +63,6 @@ pub(super) fn of(
             rule.text, rule.source, rule.line
         ));
     }
-    // Of a program that resets the device at its end, nothing is left, whatever it leaked.
-    if losses.implicit_frees > 0 && is_finished(snapshot) && !is_point {
-        let blocks = words::plural(losses.implicit_frees, "block was", "blocks were");
-        warnings.push(format!(
-            "{blocks} freed by a destroyed context, a device reset or a graph launch, so they are not left; --at peak or --at mark:NAME \
-             judges what was held"
-        ));
-    }
     if !losses.unhooked.is_empty() {
         warnings.push(format!(
             "memory of functions that culeak does not hook was not judged: {}",
@@ -78,28 +70,4 @@ pub(super) fn of(
         ));
     }
     warnings
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::analysis::check::{Rules, verdict};
-    use crate::kind::Kind;
-    use crate::sample::{MAIN, MIB, Sample};
-
-    #[test]
-    fn that_a_reset_freed_memory_is_said() {
-        let warnings = |implicit_frees| {
-            let mut sample = Sample::new();
-            let stack = sample.stack(&[MAIN]);
-            sample.holds(Kind::Device, "cuMemAlloc_v2", MIB, 1, stack);
-            sample.0.losses.implicit_frees = implicit_frees;
-            verdict(&sample.finish(0, 0), &Rules::default()).warnings
-        };
-        assert_eq!(warnings(0), [""; 0]);
-        let said = warnings(100);
-        assert!(
-            said.len() == 1 && said[0].starts_with("100 blocks were freed by a destroyed context, a device reset"),
-            "{said:?}"
-        );
-    }
 }

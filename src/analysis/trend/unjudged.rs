@@ -49,11 +49,11 @@ pub(super) fn unjudged(trend: &Trend, instants: &[Instant]) -> Vec<String> {
     unjudged
 }
 
-/// It has risen more than once, the first time when it appeared, and has too few snapshots.
+/// It has risen more than once, the first time when it appeared, and never fallen, and has too few snapshots.
 fn rises_since_late(row: &Row) -> bool {
     row.class == Class::TooFew
         && row.judged > 0
         && [&row.bytes, &row.count]
             .iter()
-            .any(|evidence| evidence.steps.up > 1 && evidence.last == evidence.most)
+            .any(|evidence| evidence.steps.up > 1 && evidence.steps.down == 0)
 }
