@@ -356,10 +356,10 @@ signal.pause()
             cut.types
         );
         assert!(limits.iter().any(is_limit), "{limits:?}");
-        assert_eq!(
-            (cut.malloc_bytes, cut.python_bytes),
-            (whole.malloc_bytes, whole.python_bytes)
-        );
+        // The program may still have been on its way to its pause at the first look.
+        let is_near = |one: u64, other: u64| one.abs_diff(other) < 1 << 16;
+        assert!(is_near(cut.malloc_bytes, whole.malloc_bytes), "{cut:?} {whole:?}");
+        assert!(is_near(cut.python_bytes, whole.python_bytes), "{cut:?} {whole:?}");
     }
 
     #[test]
