@@ -116,6 +116,14 @@ fn every_native_holder_is_classed_and_named() {
 }
 
 #[test]
+fn what_the_last_word_of_an_object_leads_to_is_held() {
+    expect_classes(
+        &program(executable("holders/last_word", &[], &[fake_driver()])),
+        Known::Symbols,
+    );
+}
+
+#[test]
 #[ignore = "needs g++"]
 fn in_a_stripped_program_the_classes_are_the_same() {
     let [plugin, unloaded] = plugins();

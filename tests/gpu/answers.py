@@ -15,6 +15,7 @@ PROGRAMS = [
     "freed_at_exit",
     "kept_arrays",
     "kept_model",
+    "kept_activations",
 ]
 
 
@@ -64,3 +65,18 @@ def the_layers_of_a_model_are_below_its_row(t):
         code, out, err = t.cli(*words)
         expect_equal(code, 0, f"exit code of culeak {words[0]}\n{tail(err)}")
         expect("layers.* (6 × TransformerEncoderLayer)" in out, f"the layers are not in culeak {words}\n{tail(out, 60)}")
+
+
+@claim()
+def what_a_graph_keeps_of_a_forward_pass_is_below_the_layers(t):
+    done = t.run(t.python, HERE / "victims" / "fw_answers.py", "kept_activations", options=["--why"]).must(0)
+    code, out, err = t.cli("why", done.recording(), "--json")
+    expect_equal(code, 0, f"exit code of culeak why\n{tail(err)}")
+    modules = json.loads(out)["modules"]
+    text = tail(t.cli("why", done.recording(), "--by", "module")[1], 60)
+    layers = [row["bytes"] for row in modules["tree"] if row["path"] in {f"layers.{nth}" for nth in range(4)}]
+    expect_equal(len(layers), 4, f"layers with a row\n{text}")
+    expect(max(layers) <= 1.1 * min(layers), f"layers with equal activations have {layers}\n{text}")
+    # The losses, and the output of the model, which the first operation on it saves.
+    without = modules["without"]["bytes"]
+    expect(without <= sum(layers) / 20, f"{without} bytes belong to no module\n{text}")

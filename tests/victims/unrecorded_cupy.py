@@ -54,7 +54,7 @@ pool = [block(0x7300, 1 << 22, of=Memory), _Chunk()]
 memory_of, part = pool
 part.setstate((0, id(memory_of) & 0xFFFFFFFF, id(memory_of) >> 32) + (0,) * 622)
 # Not memory, but the class behind a count.
-classes = (PooledMemory, 7, 8)
+classes = [(PooledMemory, number) for number in range(60)]
 print(22, 20 * 1024 + (1 << 20) + 3000, flush=True)
 print("ready", flush=True)
 sys.stdin.read()

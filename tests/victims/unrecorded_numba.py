@@ -73,7 +73,7 @@ place = next(at for at in range(keys, keys + 1024, 8) if word(at).value == id(da
 word(place).value = 0xFFFFFFFFFFFFFFE0
 host = [memory(0x7F0000000000, 4096, of=MappedMemory, finalizer=print)]
 # Not memory, but the class behind a count.
-classes = (AutoFreePointer, 7, 8)
+classes = [(AutoFreePointer, number) for number in range(60)]
 print(21, sum(each.size for each in kept), flush=True)
 print("ready", flush=True)
 sys.stdin.read()

@@ -125,7 +125,7 @@ fn blocks_of(
         for object in (run.start..run.end - CLASS).step_by(8) {
             let word = copy.word(object + CLASS);
             let class = classes.iter().find(|(class, _)| *class == word);
-            let class = class.filter(|_| python.is_counted(copy.word(object)));
+            let class = class.filter(|_| python.is_counted(copy.word(object)) && !is_in_tuple(python, copy, object));
             objects.extend(class.map(|(_, name)| (*name, object)));
         }
     }
@@ -151,7 +151,6 @@ fn blocks_of(
     }
     let why = match budget.stopped() {
         Some(_) => UNFINISHED,
-        // A tuple of classes has such words, too.
         None if others > blocks.len() + 8 => "they are not understood (an unknown version)",
         None => "",
     };
@@ -161,6 +160,13 @@ fn blocks_of(
     blocks.sort_unstable();
     blocks.dedup_by_key(|block| block.address);
     Ok(Some(blocks))
+}
+
+/// Whether the words are the size and the first item of a tuple of classes.
+fn is_in_tuple(python: &mut Python, copy: &Image, object: u64) -> bool {
+    let tuple = object.wrapping_sub(BEHIND);
+    let of = python.object(copy, tuple);
+    of.is_some_and(|of| python.type_name(of) == "tuple") && python.is_counted(copy.word(tuple))
 }
 
 fn of_cupy(_: &mut Python, copy: &Image, objects: &[(&str, u64)], _: &mut Budget) -> Vec<Option<[u64; 3]>> {

@@ -119,6 +119,17 @@ def kept_model():
     kept.append(model)
 
 
+def kept_activations():
+    import torch
+
+    layer = torch.nn.TransformerEncoderLayer(256, 8, 1024, batch_first=True)
+    model = torch.nn.TransformerEncoder(layer, 4).cuda()
+    kept.append(model)
+    for _ in range(3):
+        loss = model(torch.randn(16, 128, 256, device="cuda")).pow(2).mean()  # site: answer_kept_activations
+        kept.append(loss)
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]]()
     if "torch" in sys.modules:

@@ -8,7 +8,14 @@
 //!
 //! A module owns its parameters and buffers, their gradients, and tensors that are its attributes, whichever path leads to them. Of
 //! other blocks the path decides: it goes through a module, or through the entry of a dictionary whose key is a parameter, as in the
-//! state of an optimizer. What autograd's graph or a hook holds through a parameter belongs to no module.
+//! state of an optimizer. What a hook holds through a parameter belongs to no module.
+//!
+//! Nodes of autograd's graph do not know their modules, but they lead to parameters. A tensor that a node saves belongs to the module
+//! of the nearest parameter, and so does a tensor that a node made:
+//!
+//! ```text
+//! SavedVariable in GeluBackward ─► AddmmBackward ─► AccumulateGrad ─ variable ─► linear1.bias
+//! ```
 
 use std::collections::{HashMap, HashSet};
 
@@ -19,9 +26,16 @@ use super::cycle::Cycles;
 use super::names::{Kind, Names};
 use super::{BUDGET, retained};
 use crate::graph::{EdgeKind, NodeId, NodeKind, Phase};
+use crate::native::kinds::Kind as ClassKind;
 
 /// Where `AutogradMeta` has the gradient.
 const GRADIENT: u64 = 40;
+/// Steps to the parameter of a module, two from a node to the next one: most from the node that saves a tensor, through reshaping and
+/// attention; and few from the one that made it, so that a loss does not belong to the last layer.
+const FROM_SAVER: usize = 24;
+const FROM_MAKER: usize = 5;
+/// The most nodes in which a parameter is looked for.
+const NODES: usize = 256;
 
 /// The modules of one copy.
 #[derive(Default)]
@@ -126,7 +140,7 @@ impl Owners {
                 open.extend(gradient.filter(|node| names.kind(*node) == Kind::Tensor));
                 continue;
             }
-            for target in graph.targets(node).to_vec() {
+            for target in targets(names, node) {
                 let is_part = match names.kind(target) {
                     Kind::Tensor => kind != Kind::Tensor,
                     Kind::Storage | Kind::AutogradMeta => kind == Kind::Tensor,
@@ -154,8 +168,15 @@ impl Owners {
                 let is_module = self.all[owner as usize].node == at;
                 break (is_module || is_tensor).then_some(owner);
             }
+            let kind = names.kind(at);
+            if is_tensor
+                && matches!(kind, Kind::GradNode | Kind::PyNode)
+                && let Some(owner) = self.nearest(names, at, FROM_SAVER)
+            {
+                break Some(owner);
+            }
             is_tensor &= matches!(
-                names.kind(at),
+                kind,
                 Kind::Tensor
                     | Kind::Storage
                     | Kind::AutogradMeta
@@ -181,6 +202,52 @@ impl Owners {
         self.known.extend(passed.into_iter().map(|node| (node, found)));
         found
     }
+
+    /// The module in which the tensor of a block was made, if autograd's graph still says it.
+    fn maker(&self, names: &mut Names, last: NodeId) -> Option<u32> {
+        let ancestors = std::iter::successors(Some(last), |node| Some(names.searched.graph.parent(*node)?.0));
+        let ancestors: Vec<NodeId> = ancestors.take(3).collect();
+        let tensor = ancestors.into_iter().find(|node| names.kind(*node) == Kind::Tensor)?;
+        let meta = targets(names, tensor).find(|node| names.kind(*node) == Kind::AutogradMeta)?;
+        let maker = targets(names, meta).find(|node| matches!(names.kind(*node), Kind::GradNode | Kind::PyNode))?;
+        self.nearest(names, maker, FROM_MAKER)
+    }
+
+    /// The module of the parameter nearest to a node of autograd's graph, in the direction of backward.
+    fn nearest(&self, names: &mut Names, node: NodeId, most: usize) -> Option<u32> {
+        let mut seen: HashSet<NodeId, FixedState> = HashSet::default();
+        seen.insert(node);
+        let mut level = vec![node];
+        for _ in 0..=most {
+            let mut next = Vec::new();
+            for at in level {
+                let (graph, copy) = (&names.searched.graph, names.searched.copy);
+                let is_native = graph.kind(at) == NodeKind::Native;
+                let is_leaf = is_native && names.searched.native.kind(copy, graph.address(at)) == ClassKind::LeafNode;
+                for target in targets(names, at) {
+                    match names.kind(target) {
+                        Kind::Tensor if is_leaf => {
+                            if let Some(&owner) = self.of_nodes.get(&target) {
+                                return Some(owner);
+                            }
+                        }
+                        // The edges of a node are in a vector.
+                        Kind::GradNode | Kind::PyNode | Kind::Unnamed if seen.len() < NODES && seen.insert(target) => {
+                            next.push(target);
+                        }
+                        _ => {}
+                    }
+                }
+            }
+            level = next;
+        }
+        None
+    }
+}
+
+/// What a node refers to.
+fn targets(names: &Names, node: NodeId) -> std::vec::IntoIter<NodeId> {
+    names.searched.graph.targets(node).to_vec().into_iter()
 }
 
 impl Tables {
@@ -265,6 +332,7 @@ impl Modules {
                     .rev()
                     .find_map(|(node, _)| owners.of_nodes.get(node).copied());
             }
+            let owner = owner.or_else(|| owners.maker(names, found.last.0));
             self.of_blocks[block] = owner.map(|owner| self.number(names, &owners.all, owner, &mut numbers));
         }
     }

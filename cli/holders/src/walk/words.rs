@@ -37,11 +37,15 @@ impl Walk<'_, '_> {
                         self.stale_block(from, edge, block, interior);
                     }
                     Tail::Block(from, edge, block, interior) => self.tail_to_block(from, edge, block, interior),
-                    // A stale word that leads to the driver's memory would lead to every block.
-                    Tail::Node(_, _, id, _)
+                    // A stale word that leads to the driver's memory would lead to every block. But the driver's tables also lead
+                    // to memory of the program.
+                    Tail::Node(from, edge, id, _)
                         if self
                             .native
-                            .is_driver_although_reached(self.copy, self.graph.address(id)) => {}
+                            .is_driver_although_reached(self.copy, self.graph.address(id)) =>
+                    {
+                        self.late.push((id, from, edge));
+                    }
                     Tail::Node(from, edge, id, unnamed) => self.offer(id, from, edge, WORD, true, unnamed),
                 }
             }

@@ -56,9 +56,17 @@ seen = torch.ones(500)
 model.layers[0].linear1.weight.register_hook(lambda grad, seen=seen: None)
 expect(seen, "-")
 del seen
-# What a graph keeps belongs to no module, although the graph leads to all parameters.
-kept = model.head(torch.ones(7, 32))
-expect(kept, "-")
+# What a graph saves, and what was made in it, belongs to the module whose parameter is nearest; a loss belongs to none.
+first, second = model.layers[0], model.layers[1]
+made = second.linear1(torch.nn.functional.gelu(first.linear1(torch.ones(4, 32))).view(8, 32))
+expect(made, "__main__.model.layers.1.linear1")
+expect(made.grad_fn._saved_mat1, "__main__.model.layers.1.linear1")
+gelu = made.grad_fn.next_functions[1][0].next_functions[0][0]
+expect(gelu._saved_self, "__main__.model.layers.0.linear1")
+del gelu
+loss = made.exp().pow(2).mean()
+expect(loss.grad_fn.next_functions[0][0]._saved_self, "__main__.model.layers.1.linear1")
+expect(loss, "-")
 # A parameter without a variable of its module.
 alone = torch.nn.Linear(10, 20).weight
 expect(alone, "-")
