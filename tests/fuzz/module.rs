@@ -89,7 +89,7 @@ fn variables(loaded: &Loaded) {
     let Ok(copy) = Image::take(loaded, &[]) else { return };
     let mut modules = Modules::find(&copy);
     for module in modules.all().to_vec() {
-        modules.address_of(&module, "work");
+        modules.address_of(&copy, &module, "work");
         for address in module
             .globals
             .iter()

@@ -10,19 +10,16 @@
 //! the counts of all these objects, those of C++ too, are compared with the references among them. A Python object that C++ keeps for
 //! a tensor or a storage is one with it: both refer to each other, and that is no cycle.
 
-use std::collections::{HashMap, HashSet, VecDeque};
-
 use culeak::snapshot::Class;
-use foldhash::fast::FixedState;
 
-use crate::copy::{Image, PAGE};
+use crate::copy::Image;
 use crate::counted;
 use crate::findings::{Findings, Ring};
-use crate::garbage::flood;
+use crate::garbage::{flood, way};
 use crate::graph::{Edge, NodeId, NodeKind, Phase, Root};
 use crate::native::counts;
 use crate::native::kinds::Kind;
-use crate::python::Count;
+use crate::{Map, Set};
 
 /// References that are looked at.
 const BUDGET: u64 = 20_000_000;
@@ -31,7 +28,7 @@ const MOST: usize = 4_000_000;
 
 /// Finds them, and gives the blocks that they hold their paths.
 /// `is_consistent`: the process was stopped while it was copied.
-pub(crate) fn find(searched: &mut Findings, is_consistent: bool) -> HashMap<NodeId, Ring, FixedState> {
+pub(crate) fn find(searched: &mut Findings, is_consistent: bool) -> Map<NodeId, Ring> {
     let is_open = |searched: &Findings, block: &usize| {
         let found = &searched.found[*block];
         matches!(found.class, Class::OverCounted | Class::NativeHolder)
@@ -44,18 +41,18 @@ pub(crate) fn find(searched: &mut Findings, is_consistent: bool) -> HashMap<Node
         .filter(|block| is_open(searched, block))
         .collect();
     if blocks.is_empty() {
-        return HashMap::default();
+        return Map::default();
     }
     let Some(mut members) = Members::new(searched) else {
-        return HashMap::default();
+        return Map::default();
     };
     members.find_outside(searched);
     let collected = members.collected(searched);
-    let mut found: HashMap<NodeId, Ring, FixedState> = HashMap::default();
+    let mut found: Map<NodeId, Ring> = Map::default();
     let mut root = None;
-    let mut placed: HashSet<u32, FixedState> = HashSet::default();
-    let mut below_counted: HashSet<u32, FixedState> = HashSet::default();
-    let mut rings: HashMap<u32, Option<Vec<u32>>, FixedState> = HashMap::default();
+    let mut placed: Set<u32> = Set::default();
+    let mut below_counted: Set<u32> = Set::default();
+    let mut rings: Map<u32, Option<Vec<u32>>> = Map::default();
     for block in blocks {
         let Some(&last) = members.places.get(&searched.found[block].last.0) else {
             continue;
@@ -110,25 +107,20 @@ pub(crate) fn find(searched: &mut Findings, is_consistent: bool) -> HashMap<Node
 /// Whether an object has another type, class or count than in the copy.
 fn has_changed(searched: &Findings, objects: &[NodeId]) -> bool {
     let copy = searched.copy;
-    let addresses: Vec<u64> = objects.iter().map(|object| searched.graph.address(*object)).collect();
-    let mut pages: Vec<u64> = (addresses.iter())
-        .flat_map(|address| [*address, address + 15].map(|byte| byte & !(PAGE - 1)))
-        .collect();
-    pages.sort_unstable();
-    pages.dedup();
-    let newer = Image::newer(copy, &pages);
+    let Ok(newer) = Image::newer(copy) else { return true };
     let same = |at: u64| newer.word(at) == copy.word(at);
-    !addresses.iter().all(|address| same(*address) && same(address + 8))
+    let mut addresses = objects.iter().map(|object| searched.graph.address(*object));
+    !addresses.all(|address| same(address) && same(address + 8))
 }
 
 /// What the counted objects lead to, and garbage, by place.
 struct Members {
     nodes: Vec<NodeId>,
-    places: HashMap<NodeId, u32, FixedState>,
+    places: Map<NodeId, u32>,
     targets: Vec<Vec<u32>>,
     sources: Vec<Vec<u32>>,
     /// The tensor or storage of a Python object, and the other way round.
-    partners: HashMap<u32, u32, FixedState>,
+    partners: Map<u32, u32>,
     kinds: Vec<Option<Kind>>,
     counts: Vec<Option<u64>>,
     /// A hook of a tensor.
@@ -151,13 +143,13 @@ impl Members {
         if nodes.len() > MOST {
             return None;
         }
-        let places: HashMap<NodeId, u32, FixedState> = (nodes.iter().enumerate())
+        let places: Map<NodeId, u32> = (nodes.iter().enumerate())
             .map(|(place, node)| (*node, place as u32))
             .collect();
         let mut members = Members {
             targets: vec![Vec::new(); nodes.len()],
             sources: vec![Vec::new(); nodes.len()],
-            partners: HashMap::default(),
+            partners: Map::default(),
             kinds: Vec::with_capacity(nodes.len()),
             counts: Vec::with_capacity(nodes.len()),
             is_hook: Vec::with_capacity(nodes.len()),
@@ -171,7 +163,7 @@ impl Members {
             .nodes
             .iter()
             .flat_map(|from| graph.targets(*from).iter().map(|to| (*from, *to)));
-        let edges: Vec<(u32, u32)> = (all.chain(graph.late_targets().iter().copied()))
+        let edges: Vec<(u32, u32)> = (all.chain(graph.late.iter().copied()))
             .filter(|(from, to)| from != to && !searched.stale.has(*from, *to))
             .filter_map(|(from, to)| Some((*members.places.get(&from)?, *members.places.get(&to)?)))
             .collect();
@@ -265,7 +257,7 @@ impl Members {
     }
 
     /// Gives what a counted object leads to a path from the nearest one, or from one that has such a path.
-    fn place_below_counted(&mut self, searched: &mut Findings, last: u32, placed: &mut HashSet<u32, FixedState>) {
+    fn place_below_counted(&mut self, searched: &mut Findings, last: u32, placed: &mut Set<u32>) {
         let is_root = |place: u32| {
             let parent = searched.graph.parent(self.nodes[place as usize]);
             placed.contains(&place)
@@ -284,7 +276,7 @@ impl Members {
     }
 
     /// Makes these references the paths of what has none yet.
-    fn place(&self, searched: &mut Findings, edges: Vec<(u32, u32, Edge)>, placed: &mut HashSet<u32, FixedState>) {
+    fn place(&self, searched: &mut Findings, edges: Vec<(u32, u32, Edge)>, placed: &mut Set<u32>) {
         for (from, to, edge) in edges {
             if placed.insert(to) {
                 let (from, to) = (self.nodes[from as usize], self.nodes[to as usize]);
@@ -306,33 +298,21 @@ impl Members {
 
     /// The shortest path that leads here from one of the wanted.
     fn path_to(&self, last: u32, budget: &mut u64, mut is_wanted: impl FnMut(u32) -> bool) -> Option<Vec<u32>> {
-        let mut next: HashMap<u32, u32, FixedState> = HashMap::default();
-        let mut open = VecDeque::from([last]);
-        while let Some(place) = open.pop_front() {
-            if is_wanted(place) {
-                let mut path = vec![place];
-                while let Some(to) = path.last().filter(|at| **at != last).and_then(|at| next.get(at)) {
-                    path.push(*to);
-                }
-                return Some(path);
-            }
-            for from in &self.sources[place as usize] {
-                *budget = budget.checked_sub(1)?;
-                if *from != last && !next.contains_key(from) {
-                    next.insert(*from, place);
-                    open.push_back(*from);
-                }
-            }
+        if is_wanted(last) {
+            return Some(vec![last]);
         }
-        None
+        let sources = |place: u32| self.sources[place as usize].iter().copied();
+        let mut path = way(last, budget, sources, is_wanted)?;
+        path.reverse();
+        Some(path)
     }
 
     /// As above, from an object of a cycle, or from one that has its path already.
     fn path_from_ring(
         &mut self,
         last: u32,
-        placed: &HashSet<u32, FixedState>,
-        rings: &mut HashMap<u32, Option<Vec<u32>>, FixedState>,
+        placed: &Set<u32>,
+        rings: &mut Map<u32, Option<Vec<u32>>>,
     ) -> Option<Vec<u32>> {
         let (mut steps, mut looks) = (self.budget, self.budget);
         let path = self.path_to(last, &mut steps, |place| {
@@ -349,27 +329,22 @@ impl Members {
     /// The shortest cycle through an object and its partner.
     fn ring(&self, start: u32, budget: &mut u64) -> Option<Vec<u32>> {
         let partner = self.partners.get(&start).copied();
-        let mut before: HashMap<u32, u32, FixedState> = HashMap::default();
-        let mut open: VecDeque<u32> = [Some(start), partner].into_iter().flatten().collect();
         let is_start = |place: u32| place == start || Some(place) == partner;
-        while let Some(place) = open.pop_front() {
-            for to in &self.targets[place as usize] {
-                *budget = budget.checked_sub(1)?;
-                if is_start(*to) && !is_start(place) {
-                    let mut ring = vec![place];
-                    while let Some(from) = before.get(&ring[ring.len() - 1]) {
-                        ring.push(*from);
-                    }
-                    ring.reverse();
-                    return Some(ring);
-                }
-                if !is_start(*to) && !self.is_outside[*to as usize] && !before.contains_key(to) {
-                    before.insert(*to, place);
-                    open.push_back(*to);
-                }
-            }
+        let all = |place: u32| self.targets[place as usize].iter().copied();
+        // Both begin the ring.
+        let targets = |place: u32| {
+            let of_partner = partner.filter(|_| place == start).into_iter().flat_map(all);
+            all(place).chain(of_partner).filter(move |to| match is_start(*to) {
+                true => place != start,
+                false => !self.is_outside[*to as usize],
+            })
+        };
+        let mut ring = way(start, budget, targets, is_start)?;
+        ring.pop();
+        if let Some(partner) = partner.filter(|_| !all(start).any(|to| to == ring[1])) {
+            ring[0] = partner;
         }
-        None
+        Some(ring)
     }
 
     /// The references of a ring.
@@ -391,7 +366,7 @@ impl Members {
 
     /// The objects that Python's collector frees. It looks through a tensor that nothing but its Python object owns: at hooks, and at
     /// the context of the function that made it, if nothing else owns the node of that.
-    fn collected(&self, searched: &mut Findings) -> HashSet<NodeId, FixedState> {
+    fn collected(&self, searched: &mut Findings) -> Set<NodeId> {
         let is_object: Vec<bool> = (self.nodes.iter())
             .map(|node| matches!(searched.graph.kind(*node), NodeKind::Python | NodeKind::Frame))
             .collect();
@@ -434,7 +409,7 @@ impl Members {
         if self.counts[tensor as usize] != Some(1) {
             return;
         }
-        let mut seen: HashSet<u32, FixedState> = HashSet::from_iter([tensor]);
+        let mut seen: Set<u32> = Set::from_iter([tensor]);
         let mut open = vec![tensor];
         while let Some(place) = open.pop() {
             let kind = self.kinds[place as usize];
@@ -486,7 +461,7 @@ fn kind_and_count(searched: &mut Findings, node: NodeId) -> (Option<Kind>, Optio
     match searched.graph.kind(node) {
         NodeKind::Python => {
             let count = searched.python.as_ref().map(|python| python.count(copy, address));
-            (None, count.map(Count::number))
+            (None, count)
         }
         NodeKind::Native => {
             let kind = searched.native.kind(copy, address);

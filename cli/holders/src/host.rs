@@ -12,21 +12,21 @@
 //! and of CPython's allocator. A text or a number belongs to what refers to it if nothing else does. So the sums are lower limits.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use culeak::analysis::words;
 use culeak::proc::{self, Mapping, Resident};
 use culeak::snapshot::{HostMemory, HostRow};
-use foldhash::fast::FixedState;
 
+use crate::Map;
 use crate::bits::Bits;
 use crate::copy::{Image, PAGE};
 use crate::findings::Findings;
 use crate::graph::NodeKind;
 use crate::native::kinds::Kind;
-use crate::native::{Chunk, Heap, Native, Owner, pages};
-use crate::python::{Count, Python, Sort};
+use crate::native::{Chunk, Heap, Native, Owner};
+use crate::python::{Python, Sort};
 use crate::walk::rules::object_in;
 
 /// Types that are reported.
@@ -108,8 +108,8 @@ fn types(searched: &mut Findings) -> (Vec<HostRow>, Used) {
     let copy = searched.copy;
     let mut sums = Sums {
         copy,
-        counted: Bits::new(copy.granules()),
-        types: HashMap::default(),
+        counted: Counted(Bits::new(copy.granules())),
+        types: Map::default(),
         used: Used::new(),
     };
     let pieces = copy.pieces();
@@ -117,7 +117,7 @@ fn types(searched: &mut Findings) -> (Vec<HostRow>, Used) {
     for are_objects in [true, false] {
         for (piece, kind) in pieces
             .iter()
-            .flat_map(|piece| [(piece, pages::Kind::Pool), (piece, pages::Kind::Glibc)])
+            .flat_map(|piece| [(piece, Heap::Python), (piece, Heap::Glibc)])
         {
             for chunk in searched.native.chunks_in(copy, piece, kind) {
                 match are_objects {
@@ -128,7 +128,7 @@ fn types(searched: &mut Findings) -> (Vec<HostRow>, Used) {
                             Some(_) if searched.budget.stopped().is_some() => NOT_READ.to_owned(),
                             Some(_) => format!("(no type, up to {})", words::bytes(chunk.bytes.next_power_of_two())),
                         };
-                        sums.add(&searched.native, chunk, &name, 1);
+                        sums.add(&searched.native, chunk.start, &name, 1);
                     }
                 }
             }
@@ -157,25 +157,36 @@ fn limited(mut rows: Vec<HostRow>, most: usize) -> Vec<HostRow> {
     rows
 }
 
+/// The chunks that were counted, by granule.
+struct Counted(Bits);
+
+impl Counted {
+    /// The chunk around a place, and how much of it is resident; `None` if it was counted, or its size is not known.
+    fn add(&mut self, copy: &Image, native: &Native, place: u64) -> Option<(Chunk, u64)> {
+        let chunk = native
+            .around(copy, place.max(PAGE))
+            .filter(|chunk| chunk.heap != Heap::Unknown)?;
+        let is_new = copy.granule(chunk.start).is_some_and(|granule| self.0.set(granule));
+        is_new.then(|| (chunk, native.resident(&chunk)))
+    }
+}
+
 struct Sums<'c, 's> {
     copy: &'c Image<'s>,
-    /// The chunks that were counted, by granule.
-    counted: Bits,
-    types: HashMap<String, (u64, u64), FixedState>,
+    counted: Counted,
+    types: Map<String, (u64, u64)>,
     used: Used,
 }
 
 impl Sums<'_, '_> {
-    /// Adds a chunk, unless it was counted.
-    fn add(&mut self, native: &Native, chunk: Chunk, name: &str, count: u64) {
-        let is_new = self
-            .copy
-            .granule(chunk.start)
-            .is_some_and(|granule| self.counted.set(granule));
-        let Some(owner) = native.owner(self.copy, chunk.start).filter(|_| is_new) else {
+    /// Adds the chunk around a place, unless it was counted.
+    fn add(&mut self, native: &Native, place: u64, name: &str, count: u64) {
+        let Some((chunk, bytes)) = self.counted.add(self.copy, native, place) else {
             return;
         };
-        let bytes = native.resident(&chunk);
+        let Some(owner) = native.owner(self.copy, chunk.start) else {
+            return;
+        };
         let used = self.used.entry(owner).or_default();
         *used = (used.0 + bytes, used.1 + 1);
         let of = self.types.entry(name.to_owned()).or_default();
@@ -209,11 +220,8 @@ impl Sums<'_, '_> {
             return;
         }
         places.extend((words.into_iter()).filter(|word| is_untyped(copy, native, searched.python.as_mut(), *word)));
-        self.add(native, chunk, &name, 1);
-        for place in places.into_iter().filter(|place| *place >= PAGE) {
-            let own = native.around(copy, place).filter(|own| own.heap != Heap::Window);
-            own.into_iter().for_each(|own| self.add(native, own, &name, 0));
-        }
+        self.add(native, chunk.start, &name, 1);
+        places.into_iter().for_each(|place| self.add(native, place, &name, 0));
     }
 }
 
@@ -242,7 +250,7 @@ pub(crate) fn weights(searched: &mut Findings) -> Vec<(u32, u64)> {
         &searched.graph,
         &mut searched.budget,
     );
-    let mut counted = Bits::new(copy.granules());
+    let mut counted = Counted(Bits::new(copy.granules()));
     let mut weights = Vec::new();
     let mut references = Vec::new();
     // Arrays belong to their objects, so these come first.
@@ -263,7 +271,7 @@ pub(crate) fn weights(searched: &mut Findings) -> Vec<(u32, u64)> {
                     python.references(copy, address, of, &mut references);
                     for target in references.iter().filter(|reference| reference.sort != Sort::Word) {
                         let is_leaf = python.object(copy, target.target).is_some_and(|of| python.is_leaf(of));
-                        if is_leaf && python.count(copy, target.target) == Count::Exactly(1) {
+                        if is_leaf && python.count(copy, target.target) == 1 {
                             places.push(target.target);
                             places.extend(buffer(copy, native, python, target.target));
                         }
@@ -271,16 +279,8 @@ pub(crate) fn weights(searched: &mut Findings) -> Vec<(u32, u64)> {
                 }
                 None => places.extend(data(copy, native, address)),
             }
-            let of_place = |place: u64| {
-                let chunk = native.around(copy, place).filter(|chunk| chunk.heap != Heap::Window)?;
-                let is_new = copy.granule(chunk.start).is_some_and(|granule| counted.set(granule));
-                is_new.then_some(native.resident(&chunk))
-            };
-            let bytes: u64 = places
-                .into_iter()
-                .filter(|place| *place >= PAGE)
-                .filter_map(of_place)
-                .sum();
+            let chunks = places.into_iter().filter_map(|place| counted.add(copy, native, place));
+            let bytes: u64 = chunks.map(|(_, bytes)| bytes).sum();
             if bytes > 0 {
                 weights.push((node.0, bytes));
             }

@@ -30,7 +30,7 @@
 //! * `budget`: how much a search reads before it stops
 //! * `walk`: the breadth-first search
 //! * [`garbage`]: what only refers to itself
-//! * `words`, `evidence`: pointers in the whole copy, to what the walk does not explain
+//! * `evidence`: pointers in the whole copy, to what the walk does not explain
 //! * `records`: pointers to blocks that PyTorch's allocator keeps itself
 //! * [`findings`]: what the search of one copy found
 //! * [`classes`]: the class of each block, over all copies
@@ -72,22 +72,28 @@ mod records;
 pub mod source;
 mod variables;
 mod walk;
-mod words;
 pub mod xla;
 
 #[cfg(test)]
 mod process_tests;
 
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use culeak::snapshot::Holders;
+use foldhash::fast::FixedState;
 
 pub use crate::budget::Deadline;
 use crate::copy::Image;
 use crate::source::Source;
+
+/// A map that hashes its keys fast, in the same way in each run.
+pub type Map<K, V> = HashMap<K, V, FixedState>;
+/// As [`Map`], of values.
+pub type Set<T> = HashSet<T, FixedState>;
 
 /// A block of GPU memory whose holders are searched for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

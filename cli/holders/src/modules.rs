@@ -1,7 +1,7 @@
 //! The ELF files that the process has loaded: where they are, their globals, and their symbols.
 //!
-//! A file is used only if it is the one that was loaded: its program headers and its build id are those in memory. Of a
-//! file that was deleted or replaced, exported symbols are found in memory and variables have no names.
+//! Exported symbols are found in memory. For the names of variables, a file is used only if it is the one that was loaded: its program
+//! headers and its build id are those in memory.
 
 use std::cell::OnceCell;
 use std::fs::File;
@@ -17,14 +17,11 @@ mod exported;
 pub mod headers;
 mod variables;
 
-use headers::{Headers, NOTE};
+use headers::{Headers, NOTE, Read};
 use variables::Variables;
 
 /// Where debug files are installed.
 const DEBUG_FOLDER: &str = "/usr/lib/debug/.build-id";
-
-/// The most memory of a module that is kept because its file is not available.
-const IMAGE: u64 = 256 << 20;
 
 /// A loaded file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,8 +58,6 @@ struct Contents {
     build_id: Vec<u8>,
     /// The file that was loaded.
     file: Option<PathBuf>,
-    /// The loaded read-only memory, in place of the file: addresses without the bias.
-    image: Vec<(u64, Vec<u8>)>,
     variables: OnceCell<Variables>,
 }
 
@@ -109,12 +104,13 @@ impl Modules {
         found
     }
 
-    /// Address of an exported symbol of this module, at run time.
-    pub fn address_of(&self, module: &Module, name: &str) -> Option<u64> {
+    /// Address of an exported symbol of this module, at run time, as its memory has it.
+    pub fn address_of(&self, copy: &Image, module: &Module, name: &str) -> Option<u64> {
         let same = |other: &Module| other.bias == module.bias && other.path == module.path;
-        let contents = &self.contents[self.all.iter().position(same)?];
-        let address = contents.exported(module.bias, name)?;
-        Some(address.wrapping_add(module.bias))
+        let headers = &self.contents[self.all.iter().position(same)?].headers;
+        exported_of(headers, module.bias, name, &|address, buffer| {
+            in_memory(copy, address, buffer)
+        })
     }
 
     /// The variable that contains this address, demangled, and the offset in it: `g_cache`, 8. Local symbols are known
@@ -161,21 +157,6 @@ impl Modules {
 }
 
 impl Contents {
-    fn exported(&self, bias: u64, name: &str) -> Option<u64> {
-        if self.file.is_none() {
-            let read = |address: u64, buffer: &mut [u8]| {
-                let part = self.image.iter().find_map(|(start, bytes)| {
-                    let inside = usize::try_from(address.checked_sub(*start)?).ok()?;
-                    bytes.get(inside..inside.checked_add(buffer.len())?)
-                });
-                part.map(|part| buffer.copy_from_slice(part)).is_some()
-            };
-            return exported::address(&self.headers, &read, bias, name);
-        }
-        let file = File::open(self.file.as_ref()?).ok()?;
-        exported::address(&self.headers, &in_file(&file, &self.headers), 0, name)
-    }
-
     fn read_variables(&self) -> Variables {
         let read = |path: &Path| {
             culeak::reader::open_regular(path)
@@ -210,14 +191,21 @@ pub(crate) fn exported_of_loaded(source: &dyn Source, start: u64, name: &str) ->
         end.is_some_and(|end| source.read(&[address..end], buffer) == buffer.len())
     };
     let headers = Headers::read(&|offset, buffer| read(start.wrapping_add(offset), buffer))?;
-    let bias = headers.bias(start);
-    let address = exported::address(
-        &headers,
-        &|address, buffer| read(address.wrapping_add(bias), buffer),
-        bias,
-        name,
-    )?;
+    exported_of(&headers, headers.bias(start), name, &read)
+}
+
+/// As above, of a library with these headers. `read`: reads the memory of the process.
+fn exported_of(headers: &Headers, bias: u64, name: &str, read: Read) -> Option<u64> {
+    let inside = |address: u64, buffer: &mut [u8]| read(address.wrapping_add(bias), buffer);
+    let address = exported::address(headers, &inside, bias, name)?;
     Some(address.wrapping_add(bias))
+}
+
+/// Reads copied memory.
+fn in_memory(copy: &Image, address: u64, buffer: &mut [u8]) -> bool {
+    let end = address.checked_add(buffer.len() as u64);
+    let bytes = end.and_then(|end| copy.bytes(address..end));
+    bytes.map(|bytes| buffer.copy_from_slice(&bytes)).is_some()
 }
 
 /// Reads a file by addresses without the bias.
@@ -243,11 +231,7 @@ pub fn build_id(file: &File, headers: &Headers) -> Vec<u8> {
 /// The module whose file begins with this region; `None` if the file is mapped as data.
 fn loaded(copy: &Image, first: &Region) -> Option<(Module, Contents)> {
     let start = first.range.start;
-    let memory = |address: u64, buffer: &mut [u8]| {
-        let end = address.checked_add(buffer.len() as u64);
-        let bytes = end.and_then(|end| copy.bytes(address..end));
-        bytes.map(|bytes| buffer.copy_from_slice(&bytes)).is_some()
-    };
+    let memory = |address: u64, buffer: &mut [u8]| in_memory(copy, address, buffer);
     let headers = Headers::read(&|offset, buffer| memory(start.wrapping_add(offset), buffer))?;
     let bias = headers.bias(start);
     let region = |address: u64| copy.region(address);
@@ -287,10 +271,6 @@ fn loaded(copy: &Image, first: &Region) -> Option<(Module, Contents)> {
     }
     let build_id = headers.build_id(&|address, buffer| memory(bias.wrapping_add(address), buffer));
     let file = same_file(copy.source(), first, &headers, &build_id);
-    let image = match file {
-        Some(_) => Vec::new(),
-        None => image(copy, &headers, bias),
-    };
     let module = Module {
         path: first.name.clone(),
         bias,
@@ -300,7 +280,6 @@ fn loaded(copy: &Image, first: &Region) -> Option<(Module, Contents)> {
         headers,
         build_id,
         file,
-        image,
         variables: OnceCell::new(),
     };
     Some((module, contents))
@@ -323,23 +302,6 @@ fn same_file(source: &dyn Source, first: &Region, headers: &Headers, build_id: &
             let found = Headers::read(&|offset, buffer| file.read_exact_at(buffer, offset).is_ok());
             found.is_some_and(|found| found == *headers && self::build_id(&file, &found) == build_id)
         })
-}
-
-/// The memory of the segments that are not code: symbols are in them.
-fn image(copy: &Image, headers: &Headers, bias: u64) -> Vec<(u64, Vec<u8>)> {
-    let mut left = IMAGE;
-    let mut parts = Vec::new();
-    for segment in headers.loaded().filter(|segment| !segment.is_executable()) {
-        let bytes = segment.file_bytes.min(left);
-        left -= bytes;
-        let mut memory = vec![0; bytes as usize];
-        let start = segment.memory(bias).start;
-        let range = start..start.saturating_add(bytes);
-        let read = copy.source().read(&[range], &mut memory);
-        memory.truncate(read);
-        parts.push((segment.address, memory));
-    }
-    parts
 }
 
 #[cfg(test)]

@@ -16,13 +16,14 @@
 //! Live blocks, the free blocks of the pools, and their neighbours make up the segments, whose sum for each device has to be among the
 //! statistics too. The pools are in the devices' objects, or beside one to which a live block leads.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::Path;
 
 use crate::budget::{Deadline, UNFINISHED};
 use crate::modules::exported_of_loaded;
 use crate::source::{Region, Source};
+use crate::{Map, Set};
 
 const LIBRARY: &str = "libc10_cuda.so";
 const ALLOCATOR: &str = "_ZN3c104cuda20CUDACachingAllocator9allocatorE";
@@ -225,11 +226,11 @@ fn look(reader: &Reader, allocator: u64) -> Option<LiveBlocks> {
 fn segments(
     reader: &Reader,
     place: usize,
-    mut blocks: HashMap<u64, Vec<u64>>,
+    mut blocks: Map<u64, Vec<u64>>,
     places: impl Iterator<Item = Range<u64>>,
 ) -> Option<(Vec<LiveBlock>, Vec<LiveBlock>)> {
     let block_words = |block: u64| reader.words(block, BLOCK_WORDS);
-    let (mut pools_read, mut wanted) = (HashSet::new(), Vec::new());
+    let (mut pools_read, mut wanted) = (Set::default(), Vec::new());
     for range in places {
         let words = reader.words_as_far(range.start, (range.end - range.start) as usize / 8 + SET);
         for (at, set) in (range.start..).step_by(8).zip(words.windows(SET)) {
@@ -257,7 +258,7 @@ fn segments(
 
 /// Blocks that follow each other in memory, as whole segments and as runs of pages. Each block that has another one before or after
 /// it is in memory, except in expandable segments, whose ends have none.
-fn joined(blocks: &HashMap<u64, Vec<u64>>, place: usize) -> (Vec<LiveBlock>, Vec<LiveBlock>) {
+fn joined(blocks: &Map<u64, Vec<u64>>, place: usize) -> (Vec<LiveBlock>, Vec<LiveBlock>) {
     let is_mapped = |words: &[u64]| words[place + 1] >> 8 & 0xff == 1;
     let mut mapped: Vec<&Vec<u64>> = blocks.values().filter(|words| is_mapped(words)).collect();
     mapped.sort_unstable_by_key(|words| (words[0] as i8, words[place]));
@@ -350,7 +351,7 @@ fn pairs_of(table: &[u8]) -> impl Iterator<Item = (u64, u64)> + '_ {
 
 /// The words of the blocks that have the address of their memory at one place, by the addresses of the blocks, and this place.
 /// `None` if there is no such place.
-fn blocks_of(reader: &Reader, pairs: &[(u64, u64)]) -> Option<(usize, HashMap<u64, Vec<u64>>)> {
+fn blocks_of(reader: &Reader, pairs: &[(u64, u64)]) -> Option<(usize, Map<u64, Vec<u64>>)> {
     /// Blocks that are freed while they are read have another address, or none.
     const MOST_CHANGED: usize = 8;
     let read: Vec<(u64, u64, Vec<u64>)> = (pairs.iter())
@@ -365,7 +366,7 @@ fn blocks_of(reader: &Reader, pairs: &[(u64, u64)]) -> Option<(usize, HashMap<u6
     if is_at(place) + MOST_CHANGED < pairs.len() || is_at(place) * 2 < pairs.len() {
         return None;
     }
-    let blocks: HashMap<u64, Vec<u64>> = (read.into_iter())
+    let blocks: Map<u64, Vec<u64>> = (read.into_iter())
         .filter(|(address, _, words)| words[place] == *address && is_live(words, place))
         .map(|(_, block, words)| (block, words))
         .collect();
@@ -460,7 +461,7 @@ mod tests {
             (5, block(140, 10, false, 4, 6)),
             (6, block(150, 10, true, 5, 0)),
         ];
-        let (whole, runs) = joined(&HashMap::from(blocks), PLACE);
+        let (whole, runs) = joined(&Map::from_iter(blocks), PLACE);
         let shown = |of: &[LiveBlock]| of.iter().map(|of| (of.address, of.bytes)).collect::<Vec<_>>();
         assert_eq!(
             (shown(&whole), shown(&runs)),

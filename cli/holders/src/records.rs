@@ -12,14 +12,11 @@
 //! Records have the form (size of the chunk, place of the address in it) of which nearly every block has one, with the size of the
 //! block beside the address. Records of neighbours are linked, which decides if there are several such forms.
 
-use std::collections::{HashMap, HashSet};
-
-use foldhash::fast::FixedState;
-
 use crate::copy::Image;
 use crate::graph::{BlockEdge, NodeKind, Phase, Root};
 use crate::native::{Chunk, Heap};
 use crate::walk::{Pointer, Walk};
+use crate::{Map, Set};
 
 /// Larger chunks are tables.
 const LARGEST: u64 = 1024;
@@ -38,13 +35,13 @@ type Form = (u64, u64);
 pub(crate) struct Records {
     form: Option<Form>,
     /// All pointers that the walk found, by block.
-    edges: HashMap<usize, Vec<BlockEdge>, FixedState>,
+    edges: Map<usize, Vec<BlockEdge>>,
 }
 
 /// What the chunks of one form have in common.
 #[derive(Default)]
 struct Votes {
-    blocks: HashSet<usize, FixedState>,
+    blocks: Set<usize>,
     members: usize,
     with_size: usize,
     linked: usize,
@@ -56,8 +53,8 @@ impl Records {
         if !wanted.contains(&true) {
             return Records::default();
         }
-        let mut edges: HashMap<usize, Vec<BlockEdge>, FixedState> = HashMap::default();
-        for edge in walk.graph.block_edges() {
+        let mut edges: Map<usize, Vec<BlockEdge>> = Map::default();
+        for edge in &walk.graph.block_edges {
             if wanted[edge.block as usize] {
                 edges.entry(edge.block as usize).or_default().push(*edge);
             }
@@ -145,7 +142,7 @@ fn is_data_pointer(copy: &Image, place: u64) -> bool {
 /// The form of the records. `None`: no form is like that.
 fn form(walk: &Walk) -> Option<Form> {
     let copy = walk.copy;
-    let mut forms: HashMap<Form, Votes, FixedState> = HashMap::default();
+    let mut forms: Map<Form, Votes> = Map::default();
     let index = walk.index;
     let span = index.span();
     let words = copy.search(
@@ -159,7 +156,7 @@ fn form(walk: &Walk) -> Option<Form> {
         let Some(chunk) = walk.native.around(copy, place) else {
             continue;
         };
-        if chunk.bytes > LARGEST || chunk.heap == Heap::Python || chunk.heap == Heap::Window {
+        if chunk.bytes > LARGEST || chunk.heap == Heap::Python || chunk.heap == Heap::Unknown {
             continue;
         }
         let offset = place - chunk.start;

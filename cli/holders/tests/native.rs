@@ -10,7 +10,6 @@ use std::process::{Child, Command, Stdio};
 use culeak::snapshot::Class;
 use culeak_holders::copy::Image;
 use culeak_holders::modules::Modules;
-use culeak_holders::native::pages::Kind;
 use culeak_holders::native::vectors::bytes_of_vector;
 use culeak_holders::native::{Chunk, Heap, Native};
 use culeak_holders::source::Source;
@@ -145,7 +144,7 @@ fn blocks_are_reached_from_exactly_the_roots_that_keep_them() {
     native.find_records(&copy, &blocks);
     let found = walk(&copy, &mut modules, &mut native, &blocks);
     let mut in_chunks: HashMap<u64, Chunk> = HashMap::new();
-    for chunk in native.chunks_where(&copy, &[Kind::Glibc, Kind::Pool], |_| true) {
+    for chunk in native.chunks_where(&copy, &[Heap::Glibc, Heap::Python], |_| true) {
         for at in (chunk.start..chunk.start + chunk.bytes).step_by(8) {
             in_chunks.insert(copy.word(at), chunk);
         }
@@ -287,7 +286,7 @@ fn the_heap_of_an_unknown_allocator_is_followed_from_exact_addresses() {
         panic!("{numbers:x?}")
     };
     let chunk = native.chunk(&copy, object).expect("anonymous memory");
-    assert_eq!((chunk.start, chunk.bytes, chunk.heap), (object, 256, Heap::Window));
+    assert_eq!((chunk.start, chunk.bytes, chunk.heap), (object, 256, Heap::Unknown));
     assert_eq!(
         native.chunk(&copy, object + 3),
         None,
@@ -355,7 +354,7 @@ fn a_damaged_heap_costs_its_damaged_part_only() {
     };
     let heap = |address| native.chunk(&copy, address).map(|chunk| (chunk.start, chunk.heap));
     assert_eq!(heap(before), Some((before, Heap::Glibc)));
-    assert_eq!(heap(inside), Some((inside, Heap::Window)));
+    assert_eq!(heap(inside), Some((inside, Heap::Unknown)));
     assert_eq!(heap(after), Some((after, Heap::Glibc)));
     assert_eq!(native.limits().len(), 1, "{:?}", native.limits());
     assert!(

@@ -1,6 +1,9 @@
 //! What of a process's memory is copied.
 
 use std::ops::Range;
+use std::path::Path;
+
+use culeak::proc::is_preload_library;
 
 use super::PAGE;
 use crate::modules::headers::{Headers, RELOCATED};
@@ -18,16 +21,12 @@ pub fn excluded(source: &dyn Source, regions: &[Region], given: &[Range<u64>]) -
     merged(ranges)
 }
 
-/// Whether the file is the preload library, under the names that it has when it is unpacked and when it is built.
-pub fn is_recorder(path: &str) -> bool {
-    let name = path.rsplit('/').next().unwrap_or(path);
-    let name = name.strip_suffix(" (deleted)").unwrap_or(name);
-    matches!(name, "libculeak.so" | "libculeak_shim.so")
-}
-
 /// The static memory of the preload library. The rest of its memory is shared, or contains no addresses of blocks.
 fn recorder(source: &dyn Source, regions: &[Region]) -> Vec<Range<u64>> {
-    let first = |region: &&Region| region.offset == 0 && is_recorder(&region.name);
+    let first = |region: &&Region| {
+        let name = region.name.strip_suffix(" (deleted)").unwrap_or(&region.name);
+        region.offset == 0 && is_preload_library(Path::new(name))
+    };
     let mut found = Vec::new();
     for region in regions.iter().filter(first) {
         let Some((headers, bias)) = headers(source, region) else {

@@ -4,16 +4,13 @@
 //! x ─ gradient ─► tensor ─► MulBackward0 ─► AccumulateGrad ─► x      after backward(create_graph=True)
 //! ```
 
-use std::collections::{HashMap, HashSet};
-
-use foldhash::fast::FixedState;
-
 use crate::graph::NodeId;
+use crate::{Map, Set};
 
 /// The objects of circles, and all that they own. `owns`: all owning references to the objects that have them, from and to; those
 /// from objects without such references count as references from outside.
-pub(super) fn circles(owns: &[(NodeId, NodeId)]) -> HashSet<NodeId, FixedState> {
-    let mut owners: HashMap<NodeId, usize, FixedState> = HashMap::default();
+pub(super) fn circles(owns: &[(NodeId, NodeId)]) -> Set<NodeId> {
+    let mut owners: Map<NodeId, usize> = Map::default();
     owns.iter().for_each(|(_, to)| {
         owners.insert(*to, 0);
     });

@@ -74,11 +74,15 @@ fn globals_are_found_and_named() {
     }
     assert_eq!(modules.with_global(counter).map(Module::file_name), Some("holder"));
     assert_eq!(modules.with_global(main), None, "code is no global");
-    assert_eq!(modules.address_of(&library, "exported_cache"), Some(exported));
-    assert_eq!(modules.address_of(&library, "hidden_table"), None, "not exported");
-    assert_eq!(modules.address_of(&library, "printf"), None, "not defined there");
+    assert_eq!(modules.address_of(&copy, &library, "exported_cache"), Some(exported));
+    assert_eq!(
+        modules.address_of(&copy, &library, "hidden_table"),
+        None,
+        "not exported"
+    );
+    assert_eq!(modules.address_of(&copy, &library, "printf"), None, "not defined there");
     let libc = module(&modules, "libc.so.6").clone();
-    let environ = modules.address_of(&libc, "environ").expect("exported");
+    let environ = modules.address_of(&copy, &libc, "environ").expect("exported");
     assert_eq!(modules.with_global(environ), Some(&libc));
     assert_eq!(
         modules.variable_at(exported + 8),
@@ -129,9 +133,9 @@ fn a_file_that_was_replaced_gives_no_wrong_names() {
     let mut modules = Modules::find(&copy);
     let library = module(&modules, "libhold.so").clone();
     assert!(library.path.ends_with(" (deleted)"));
-    let address = modules.address_of(&library, "exported_cache");
+    let address = modules.address_of(&copy, &library, "exported_cache");
     assert_eq!(address, Some(loaded.addresses[0]), "as in memory");
-    assert_eq!(modules.address_of(&library, "before"), None);
+    assert_eq!(modules.address_of(&copy, &library, "before"), None);
     // A privileged user can still open the file that is mapped.
     if let Some((name, _)) = modules.variable_at(loaded.addresses[1]) {
         assert_eq!(name, "hidden_table");
@@ -139,32 +143,20 @@ fn a_file_that_was_replaced_gives_no_wrong_names() {
 }
 
 #[test]
-fn without_a_file_exported_symbols_are_found_in_memory() {
+fn exported_symbols_are_found_by_both_sorts_of_hash_tables() {
     let loaded = started(&["-Wl,--hash-style=sysv"]);
     let process = loaded.victim.process();
     let copy = Image::take(&process, &[]).expect("readable");
-    let mut modules = Modules::find(&copy);
-    for style in ["libhold.so", "libc.so.6"] {
-        let place = modules
-            .all()
-            .iter()
-            .position(|module| module.file_name() == style)
-            .expect("loaded");
-        let module = modules.all[place].clone();
-        let name = if style == "libhold.so" {
-            "exported_cache"
-        } else {
-            "environ"
-        };
-        let expected = modules.address_of(&module, name).expect("exported");
-        let contents = &mut modules.contents[place];
-        assert!(contents.file.is_some());
-        contents.file = None;
-        assert_eq!(modules.address_of(&module, name), None);
-        modules.contents[place].image = image(&copy, &modules.contents[place].headers, module.bias);
-        assert_eq!(modules.address_of(&module, name), Some(expected), "{style}");
-        assert_eq!(modules.address_of(&module, "no_such_symbol"), None);
-    }
+    let modules = Modules::find(&copy);
+    let library = module(&modules, "libhold.so");
+    assert_eq!(
+        modules.address_of(&copy, library, "exported_cache"),
+        Some(loaded.addresses[0])
+    );
+    assert_eq!(modules.address_of(&copy, library, "no_such_symbol"), None);
+    let libc = module(&modules, "libc.so.6");
+    assert!(modules.address_of(&copy, libc, "environ").is_some());
+    assert_eq!(modules.address_of(&copy, libc, "no_such_symbol"), None);
 }
 
 #[test]

@@ -17,23 +17,21 @@
 //! What can be reached from the driver's static memory is no criterion: its larger tables contain what was in the memory
 //! before, so they lead to most of the program's objects.
 
-use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use foldhash::fast::FixedState;
 use object::read::elf::ElfFile64;
 use object::{Object, ObjectSymbol, ReadCache};
 
-use crate::copy::{Image, PAGE, pieces};
+use crate::copy::{Image, PAGE, SEARCHED, pieces};
 use crate::modules::{Module, Modules};
 use crate::parallel;
 
-use super::pages::Kind;
 use super::{Chunk, Heap, Native, WINDOW};
 use crate::bits::Bits;
+use crate::{Map, Set};
 
-mod records;
+pub mod records;
 
 /// What a loaded file is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,7 +113,7 @@ impl Driver {
             return Driver::default();
         };
         let mut program = OfProgram::default();
-        for chunk in native.chunks_where(copy, &[Kind::Glibc], |chunk| is_marked(copy, &files, *chunk)) {
+        for chunk in native.chunks_where(copy, &[Heap::Glibc], |chunk| is_marked(copy, &files, *chunk)) {
             if !program.has(copy, native, chunk.start) {
                 set(copy, native, &mut driver.marked, chunk);
             }
@@ -134,18 +132,13 @@ impl Driver {
         set(copy, native, &mut self.records, chunk);
     }
 
-    fn has(&self, copy: &Image, chunk: &Chunk) -> bool {
+    pub fn has(&self, copy: &Image, chunk: &Chunk) -> bool {
         copy.granule(chunk.start).is_some_and(|granule| self.owns(granule))
     }
 
     fn has_record(&self, copy: &Image, chunk: &Chunk) -> bool {
         copy.granule(chunk.start)
             .is_some_and(|granule| self.records.get(granule))
-    }
-
-    /// Finds the records of blocks, given their addresses.
-    pub fn find_records(&mut self, copy: &Image, native: &Native, blocks: &[u64]) {
-        records::find(self, copy, native, blocks);
     }
 }
 
@@ -262,7 +255,7 @@ fn reached(copy: &Image, statics: &[Range<u64>], native: &Native, window: u64) -
             let parts = native.pages.present(range.clone());
             parts.map(|part| part.start.max(range.start)..part.end)
         });
-        let targets = parallel::flat_map(&pieces(present), |piece| {
+        let targets = parallel::flat_map(&pieces(present, SEARCHED), |piece| {
             new_targets(copy, native, &found, piece, window)
         });
         open.clear();
@@ -282,7 +275,7 @@ fn reached(copy: &Image, statics: &[Range<u64>], native: &Native, window: u64) -
 /// The chunks that these words lead to and that are not known, without objects of Python and of the program's classes.
 fn new_targets(copy: &Image, native: &Native, known: &Bits, ranges: &[Range<u64>], window: u64) -> Vec<Chunk> {
     let mut program = OfProgram::default();
-    let mut seen: HashSet<u64, FixedState> = HashSet::default();
+    let mut seen: Set<u64> = Set::default();
     let mut found = Vec::new();
     for place in ranges.iter().flat_map(|range| range.clone().step_by(8)) {
         let word = copy.word(place);
@@ -292,11 +285,11 @@ fn new_targets(copy: &Image, native: &Native, known: &Bits, ranges: &[Range<u64>
         let Some(mut chunk) = native.chunk_of_any(copy, word) else {
             continue;
         };
-        if chunk.heap == Heap::Window {
+        if chunk.heap == Heap::Unknown {
             chunk.bytes = chunk.bytes.min(window);
         }
         let is_known = copy.granule(chunk.start).is_some_and(|granule| known.get(granule));
-        if is_known && chunk.heap != Heap::Window
+        if is_known && chunk.heap != Heap::Unknown
             || chunk.heap == Heap::Python
             || !seen.insert(chunk.start)
             || is_python_object(copy, chunk.start)
@@ -312,7 +305,7 @@ fn new_targets(copy: &Image, native: &Native, known: &Bits, ranges: &[Range<u64>
 /// Objects of a class that a file other than the driver's defines, by their virtual tables.
 #[derive(Default)]
 struct OfProgram {
-    known: HashMap<u64, bool, FixedState>,
+    known: Map<u64, bool>,
 }
 
 impl OfProgram {

@@ -15,7 +15,7 @@
 
 use std::ops::Range;
 
-use super::pages::{Kind, Pages};
+use super::pages::{Heap, Pages};
 use crate::copy::selection::containing;
 use crate::copy::{Image, PAGE};
 use crate::modules::Modules;
@@ -183,7 +183,7 @@ impl Heaps {
         let Some(mut at) = places.find(|at| has_chain(copy, *at, heap.end)) else {
             return;
         };
-        pages.set_kind(copy, heap.clone(), Kind::Glibc);
+        pages.set_kind(copy, heap.clone(), Heap::Glibc);
         loop {
             let size = match header(copy, at, heap.end) {
                 Header::Chunk(size, _) => size,
@@ -231,7 +231,7 @@ pub fn find_mapped(copy: &Image, pages: &mut Pages, memory: &[Range<u64>]) {
     for range in memory {
         let mut end = 0;
         for page in pages.addresses(range.clone()) {
-            if page < end || pages.kind_at(copy, page) != Kind::Unknown {
+            if page < end || pages.kind_at(copy, page) != Heap::Unknown {
                 continue;
             }
             // Of aligned memory, the chunk starts 16 bytes before the first aligned address, and an older header remains at
@@ -248,7 +248,7 @@ pub fn find_mapped(copy: &Image, pages: &mut Pages, memory: &[Range<u64>]) {
                 let is_chunk = before & !1 == offset && word & 7 == 2 && size > 0;
                 if let Some(all) = whole(0).or_else(|| whole(BEHIND)).filter(|_| is_chunk) {
                     end = page + all;
-                    pages.set_kind(copy, page..end, Kind::Glibc);
+                    pages.set_kind(copy, page..end, Heap::Glibc);
                     pages.add_mapped(copy, page + offset + 16..end);
                     break;
                 }

@@ -44,7 +44,7 @@ impl Blocks {
         };
         let of_loader = |module: &&Module| module.file_name().starts_with("ld-linux");
         let mut loaders = modules.all().iter().filter(of_loader);
-        let list = loaders.find_map(|loader| modules.address_of(loader, "_r_debug"));
+        let list = loaders.find_map(|loader| modules.address_of(copy, loader, "_r_debug"));
         let mut file = list.map_or(0, |list| copy.word(list + 8));
         for _ in 0..MOST_FILES {
             if file == 0 || !copy.has(file) {
@@ -71,9 +71,8 @@ impl Blocks {
     /// The index of the module whose block contains this address, and where the block begins. `base`: the thread pointer.
     pub fn find(&self, base: u64, address: u64) -> Option<(usize, u64)> {
         self.0.iter().find_map(|block| {
-            let start = base.checked_sub(block.distance)?;
-            let inside = address.checked_sub(start)?;
-            (inside < block.bytes).then_some((block.module, start))
+            let range = self.of_module(base, block.module)?;
+            range.contains(&address).then_some((block.module, range.start))
         })
     }
 
@@ -94,7 +93,7 @@ fn distance_offset(copy: &Image, modules: &Modules) -> Option<u64> {
             .any(|name| module.file_name().starts_with(name))
     };
     let mut libraries = modules.all().iter().filter(is_library);
-    let at = libraries.find_map(|library| modules.address_of(library, NAME))?;
+    let at = libraries.find_map(|library| modules.address_of(copy, library, NAME))?;
     // Bits of the field, number of elements, offset in bytes.
     let [bits, count, offset] = [0, 4, 8].map(|part| copy.half(at + part));
     (bits == 64 && count == 1 && offset.is_multiple_of(8) && offset < 1 << 16).then(|| u64::from(offset))

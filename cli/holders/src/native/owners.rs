@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::pages::Kind;
 use super::{Chunk, Heap, Native};
 use crate::copy::{Image, PAGE};
 
@@ -32,10 +31,10 @@ impl Native {
         }
     }
 
-    /// The chunks in use that begin in pages of this kind in these ranges, the CUDA driver's included.
-    pub fn chunks_in(&self, copy: &Image, ranges: &[Range<u64>], of: Kind) -> Vec<Chunk> {
+    /// The chunks in use that begin in pages of this kind in these ranges, whole pages; the CUDA driver's included.
+    pub fn chunks_in(&self, copy: &Image, ranges: &[Range<u64>], of: Heap) -> Vec<Chunk> {
         let mut found = Vec::new();
-        self.pages.each_start_in(copy, ranges, of, &mut |start, _| {
+        self.pages.each_start_in(copy, ranges, of, &mut |start| {
             found.push(self.starting(copy, start, of))
         });
         found
@@ -44,9 +43,9 @@ impl Native {
     /// Whose memory the page with this address is, if it is Python's or malloc's.
     pub fn owner(&self, copy: &Image, address: u64) -> Option<Owner> {
         match self.pages.kind_at(copy, address) {
-            Kind::Pool => Some(Owner::Python),
-            Kind::Glibc => Some(self.heaps.arena(address).map_or(Owner::Mapped, Owner::Arena)),
-            Kind::None | Kind::Unknown => None,
+            Heap::Python => Some(Owner::Python),
+            Heap::Glibc => Some(self.heaps.arena(address).map_or(Owner::Mapped, Owner::Arena)),
+            Heap::None | Heap::Unknown => None,
         }
     }
 

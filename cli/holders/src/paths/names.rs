@@ -1,10 +1,9 @@
 //! What the nodes of a path are, and what to call them and the references between them.
 
-use std::collections::HashMap;
-
 use culeak::snapshot::RootKind;
 
 use super::torch;
+use crate::Map;
 use crate::findings::Findings;
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind, Root};
 use crate::native::RootSort;
@@ -72,7 +71,7 @@ pub(super) enum Place {
 pub(super) enum Beginning {
     Modules,
     /// A dictionary whose keys are variables: `sys`, `builtins`.
-    Namespace(String, RootKind),
+    Namespace(String),
     /// A frame; `thread 4711 (loader), ` unless it is of the main thread.
     Frame(String),
     ThreadLocal(String),
@@ -82,7 +81,7 @@ pub(super) enum Beginning {
     /// A word of native memory: its name, and whether a `std::vector` begins there.
     Word(String, RootKind, bool),
     /// The first object gives the name.
-    Object(RootKind),
+    Object,
 }
 
 /// A node of a path and its reference to the next one.
@@ -105,14 +104,14 @@ pub(super) struct Part {
 /// Names the nodes of one copy.
 pub(super) struct Names<'a, 'c, 's> {
     pub searched: &'a mut Findings<'c, 's>,
-    kinds: HashMap<TypeId, Kind>,
-    threads: HashMap<u64, String>,
+    kinds: Map<TypeId, Kind>,
+    threads: Map<u64, String>,
 }
 
 impl<'a, 'c, 's> Names<'a, 'c, 's> {
     pub fn new(searched: &'a mut Findings<'c, 's>) -> Names<'a, 'c, 's> {
         let threads = searched.copy.source().threads().into_iter();
-        let mut threads: HashMap<u64, String> = threads.map(|thread| (u64::from(thread.id), thread.name)).collect();
+        let mut threads: Map<u64, String> = threads.map(|thread| (u64::from(thread.id), thread.name)).collect();
         // The names that a Python program gives are better: those of the system are the program's until 3.13.
         if let Some(python) = &mut searched.python {
             threads.extend(python.thread_names(searched.copy));
@@ -120,7 +119,7 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
         Names {
             threads,
             searched,
-            kinds: HashMap::new(),
+            kinds: Map::default(),
         }
     }
 
@@ -372,7 +371,7 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
             Some(Root::Python(root)) => return self.python_beginning(root),
             Some(Root::Native(root)) => root.clone(),
             Some(Root::Heap) => return Beginning::Other("heap memory".to_owned(), RootKind::Heap),
-            Some(Root::Garbage | Root::Counted) | None => return Beginning::Object(RootKind::None),
+            Some(Root::Garbage | Root::Counted) | None => return Beginning::Object,
         };
         // The name of a thread in the program's words.
         if let Some(known) = self.threads.get(&u64::from(root.thread)).filter(|_| root.thread != 0) {
@@ -407,9 +406,7 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
     fn python_beginning(&self, root: &PythonRoot) -> Beginning {
         match *root {
             PythonRoot::Interpreter("sys.modules") => Beginning::Modules,
-            PythonRoot::Interpreter(name @ ("sys" | "builtins")) => {
-                Beginning::Namespace(name.to_owned(), RootKind::Module)
-            }
+            PythonRoot::Interpreter(name @ ("sys" | "builtins")) => Beginning::Namespace(name.to_owned()),
             PythonRoot::Interpreter(name) => Beginning::Other(name.to_owned(), RootKind::Interpreter),
             PythonRoot::Signal(signal) => {
                 Beginning::Other(format!("signal handler {}", signal_name(signal)), RootKind::Interpreter)

@@ -10,15 +10,13 @@
 //! other blocks the path decides: it goes through a module, or through the entry of a dictionary whose key is a parameter, as in the
 //! state of an optimizer. What autograd's graph or a hook holds through a parameter belongs to no module.
 
-use std::collections::{HashMap, HashSet};
-
 use culeak::snapshot::{Class, OwnerModule};
-use foldhash::fast::FixedState;
 
 use super::cycle::Cycles;
 use super::names::{Kind, Names};
 use super::{BUDGET, retained};
 use crate::graph::{EdgeKind, NodeId, NodeKind, Phase};
+use crate::{Map, Set};
 
 /// Where `AutogradMeta` has the gradient.
 const GRADIENT: u64 = 40;
@@ -29,9 +27,9 @@ pub(super) struct Owners {
     /// In the order of `named_modules()`, those around them first.
     all: Vec<Owner>,
     /// The module that each of these is, or belongs to.
-    of_nodes: HashMap<NodeId, u32, FixedState>,
+    of_nodes: Map<NodeId, u32>,
     /// The answers for nodes on paths, and whether only tensors follow them.
-    known: HashMap<(NodeId, bool), Option<u32>, FixedState>,
+    known: Map<(NodeId, bool), Option<u32>>,
 }
 
 struct Owner {
@@ -64,14 +62,14 @@ impl Owners {
             true => return owners,
             false => graph.nodes().filter(is_module).collect(),
         };
-        let mut tables: HashMap<NodeId, Tables, FixedState> = HashMap::default();
+        let mut tables: Map<NodeId, Tables> = Map::default();
         for &node in &nodes {
             if let Some(of) = Tables::of(names, node) {
                 tables.insert(node, of);
             }
         }
         let inner = tables.values().flat_map(|of| &of.modules).map(|(_, node)| *node);
-        let inner: HashSet<NodeId, FixedState> = inner.collect();
+        let inner: Set<NodeId> = inner.collect();
         // Modules that are all in each other have no root.
         let roots = nodes.iter().filter(|node| !inner.contains(node)).chain(&nodes);
         for &root in roots {
@@ -83,7 +81,7 @@ impl Owners {
     }
 
     /// Adds a module and those in it.
-    fn add(&mut self, names: &mut Names, tables: &mut HashMap<NodeId, Tables, FixedState>, root: NodeId) {
+    fn add(&mut self, names: &mut Names, tables: &mut Map<NodeId, Tables>, root: NodeId) {
         let mut open = vec![(root, None, String::new())];
         while let Some((node, parent, name)) = open.pop() {
             if let Some(&known) = self.of_nodes.get(&node) {
@@ -230,7 +228,7 @@ impl Tables {
 /// The modules of all copies.
 pub(super) struct Modules {
     pub all: Vec<OwnerModule>,
-    numbers: HashMap<(Option<usize>, String, String), usize, FixedState>,
+    numbers: Map<(Option<usize>, String, String), usize>,
     /// By the index of the block.
     of_blocks: Vec<Option<usize>>,
 }
@@ -239,7 +237,7 @@ impl Modules {
     pub fn new(blocks: usize) -> Modules {
         Modules {
             all: Vec::new(),
-            numbers: HashMap::default(),
+            numbers: Map::default(),
             of_blocks: vec![None; blocks],
         }
     }

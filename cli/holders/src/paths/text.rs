@@ -123,8 +123,8 @@ impl<'a> Origin<'a> {
                 origin.text = unquoted(label(1)).to_owned();
                 origin.at = 2;
             }
-            Some(Beginning::Namespace(name, root)) => {
-                origin.root = root;
+            Some(Beginning::Namespace(name)) => {
+                origin.root = RootKind::Module;
                 origin.text = name;
                 origin.attribute();
             }
@@ -176,8 +176,7 @@ impl<'a> Origin<'a> {
                     origin.object = Some(String::new());
                 }
             }
-            Some(Beginning::Object(root)) => {
-                origin.root = root;
+            Some(Beginning::Object) => {
                 origin.text = parts.get(1).map_or_else(String::new, |part| part.detail.clone());
                 origin.object = Some(String::new());
             }
@@ -321,10 +320,10 @@ fn steps(parts: &[Part], at: usize, skip: bool, style: Style) -> Vec<Pace> {
         steps.push(Pace {
             shape: std::mem::take(&mut shape),
             concrete: std::mem::take(&mut concrete),
-            holder: if next.kind == Kind::Storage {
-                "storage".to_owned()
-            } else {
-                holder(next)
+            holder: match next.kind {
+                Kind::Tensor => "Tensor".to_owned(),
+                Kind::Storage => "storage".to_owned(),
+                _ => next.name.clone(),
             },
             omitted: std::mem::take(&mut omitted),
         });
@@ -338,14 +337,6 @@ fn steps(parts: &[Part], at: usize, skip: bool, style: Style) -> Vec<Pace> {
         });
     }
     steps
-}
-
-fn holder(part: &Part) -> String {
-    if part.kind == Kind::Tensor {
-        "Tensor".to_owned()
-    } else {
-        part.name.clone()
-    }
 }
 
 fn is_meaningless(kind: Kind) -> bool {

@@ -28,7 +28,7 @@ impl Python {
             .iter()
             .partition(|module| module.file_name().contains("python"));
         for module in likely.into_iter().chain(others) {
-            let find = |name: &str| modules.address_of(module, name);
+            let find = |name: &str| modules.address_of(copy, module, name);
             if let Some(runtime) = find("_PyRuntime") {
                 let mut python = examine(copy, module, runtime, &find).map_err(|reason| unsupported(module, reason))?;
                 python.signal_handlers = python.find_handlers(copy, module);

@@ -1,9 +1,6 @@
 //! What to call objects and references, in the words of a Python program.
 
-use std::collections::HashSet;
-
-use foldhash::fast::FixedState;
-
+use crate::Set;
 use crate::copy::Image;
 use crate::graph::{Edge, EdgeKind};
 use crate::python::frames::{FRAME_FIELD, FRAME_FIELDS};
@@ -166,7 +163,7 @@ impl Python {
     }
 
     /// The addresses of all types that were met and have a base of this name.
-    pub fn types_below(&self, copy: &Image, base: &str) -> HashSet<u64, FixedState> {
+    pub fn types_below(&self, copy: &Image, base: &str) -> Set<u64> {
         let o = &self.offsets;
         let is_base = |class: u64| copy.text(copy.word(class + o.type_name), 200).rsplit('.').next() == Some(base);
         let is_below = |class: u64| {
@@ -198,8 +195,13 @@ impl Python {
         }
     }
 
+    /// As [`Python::small_number`], if it is not negative.
+    pub(crate) fn natural_number(&self, copy: &Image, number: u64) -> Option<u64> {
+        u64::try_from(self.small_number(copy, number)?).ok()
+    }
+
     /// The value of an `int` of at most 60 bits.
-    pub(crate) fn small_number(&self, copy: &Image, number: u64) -> Option<i64> {
+    fn small_number(&self, copy: &Image, number: u64) -> Option<i64> {
         const DIGITS: u64 = 24;
         const DIGIT_BITS: u32 = 30;
         let size = copy.word(number + OBJECT_SIZE);

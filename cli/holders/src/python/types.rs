@@ -4,9 +4,9 @@
 //! with a known structure; the words behind that structure have names where the type describes its members (slots are
 //! members), and are unnamed otherwise.
 
-use std::collections::HashMap;
 use std::ops::Index;
 
+use crate::Map;
 use crate::copy::Image;
 use crate::graph::{Edge, EdgeKind};
 use crate::python::{OBJECT_TYPE, Sort, TypeId};
@@ -120,22 +120,17 @@ pub struct Types {
     minor: u32,
     all: Vec<TypeInfo>,
     /// By address; `None`: it is not a type.
-    by_address: HashMap<u64, Option<TypeId>, foldhash::fast::FixedState>,
+    by_address: Map<u64, Option<TypeId>>,
     /// Those that were asked for last, each at a place that its address decides.
     recent: Box<[(u64, Option<TypeId>); 256]>,
     /// The interpreter's own types, by address.
-    known: HashMap<u64, Structure>,
+    known: Map<u64, Structure>,
     object_type: u64,
     type_type: u64,
 }
 
-/// A type of the interpreter whose structure is known.
-#[derive(Debug, Clone)]
-pub struct Structure {
-    pub kind: Kind,
-    /// Without the instance dictionary.
-    pub fields: Vec<(u64, &'static str, Sort)>,
-}
+/// What is known of the structure of a type of the interpreter: its kind and its fields, without the instance dictionary.
+type Structure = (Kind, Vec<(u64, &'static str, Sort)>);
 
 impl Index<TypeId> for Types {
     type Output = TypeInfo;
@@ -155,9 +150,9 @@ impl Types {
         Some(Types {
             minor,
             all: Vec::new(),
-            by_address: HashMap::default(),
+            by_address: Map::default(),
             recent: Box::new([(0, None); 256]),
-            known: known.filter_map(|(name, known)| Some((find(name)?, known))).collect(),
+            known: (known.filter_map(|(kind, name, fields)| Some((find(name)?, (kind, fields))))).collect(),
             object_type: find("PyBaseObject_Type")?,
             type_type: find("PyType_Type")?,
         })
@@ -304,8 +299,8 @@ impl Types {
                 let is_native = !is_heap || name.contains('.');
                 is_native.then(|| known_by_name(&name, basic(base), offsets))?
             });
-            if let Some(known) = known {
-                let rest = match known.kind {
+            if let Some((kind, fields)) = known {
+                let rest = match kind {
                     // Behind the digits of a number there is nothing but its dictionary.
                     Kind::Leaf if item(base) > 0 => u64::MAX,
                     Kind::Tuple | Kind::Frame | Kind::Generator | Kind::Code => u64::MAX,
@@ -318,8 +313,8 @@ impl Types {
                     },
                     name => field(number, offset, name, sort),
                 };
-                let fields = known.fields.iter().filter(|field| field.0 != ABSENT);
-                return (Some((known.kind, fields.enumerate().map(number).collect())), rest);
+                let fields = fields.iter().filter(|field| field.0 != ABSENT);
+                return (Some((kind, fields.enumerate().map(number).collect())), rest);
             }
         }
         let first = if item(bases[0]) > 0 { 24 } else { 16 };
@@ -351,12 +346,12 @@ fn field(number: usize, offset: u64, name: &str, sort: Sort) -> Field {
 }
 
 /// The members of a type and its bases that are references, by offset.
-fn members(copy: &Image, offsets: &Offsets, bases: &[u64]) -> HashMap<u64, String> {
+fn members(copy: &Image, offsets: &Offsets, bases: &[u64]) -> Map<u64, String> {
     /// `T_OBJECT` and `T_OBJECT_EX`.
     const REFERENCES: [u32; 2] = [6, 16];
     const ROW: u64 = 40;
     const MOST: u64 = 1000;
-    let mut found = HashMap::new();
+    let mut found = Map::default();
     for base in bases {
         let table = copy.word(base + offsets.type_members);
         for row in (0..MOST).map(|number| table.wrapping_add(number * ROW)) {
@@ -380,7 +375,7 @@ macro_rules! fields {
 }
 
 /// The types of the interpreter with a known structure, by exported name.
-fn known(o: &Offsets) -> Vec<(&'static str, Structure)> {
+fn known(o: &Offsets) -> Vec<(Kind, &'static str, Vec<(u64, &'static str, Sort)>)> {
     // Before 3.11 an exception has three words: type, value, traceback.
     let older = |more: u64| {
         if o.version < 0x30b {
@@ -427,7 +422,7 @@ fn known(o: &Offsets) -> Vec<(&'static str, Structure)> {
     let variable = fields![Named 24 => "default"];
     let range = fields![Named 16 => "start", Named 24 => "stop", Named 32 => "step", Named 40 => "length"];
     let descriptor = fields![Context 16 => "__objclass__"];
-    let exported = [
+    vec![
         (Kind::Type, "PyType_Type", class),
         (Kind::Dict, "PyDict_Type", vec![]),
         (Kind::Dict, "PyFrozenDict_Type", vec![]),
@@ -473,16 +468,12 @@ fn known(o: &Offsets) -> Vec<(&'static str, Structure)> {
         (Kind::Leaf, "PyFloat_Type", vec![]),
         (Kind::Leaf, "PyComplex_Type", vec![]),
         (Kind::Object, "PyRange_Type", range),
-    ];
-    let exported = exported.into_iter();
-    exported
-        .map(|(kind, name, fields)| (name, Structure { kind, fields }))
-        .collect()
+    ]
 }
 
 /// Types whose address is not exported, by name.
 fn known_by_name(name: &str, basic: u64, o: &Offsets) -> Option<Structure> {
-    let (kind, fields) = match name {
+    Some(match name {
         "BaseException" => (
             Kind::Object,
             fields![
@@ -514,8 +505,7 @@ fn known_by_name(name: &str, basic: u64, o: &Offsets) -> Option<Structure> {
             (Kind::Object, fields![Named 16 => "raw"])
         }
         _ => return None,
-    };
-    Some(Structure { kind, fields })
+    })
 }
 
 impl TypeInfo {

@@ -10,7 +10,6 @@
 //! that is reported. Core files have neither the names of threads nor whether a mapping is shared; a writable mapping of
 //! `/dev/…`, `/memfd:…` or `/SYSV…` is taken for shared.
 
-use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
@@ -19,10 +18,10 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::{Region, Source, Thread};
-use crate::Error;
 use crate::copy::PAGE;
 use crate::copy::selection::containing;
 use crate::modules::headers::{Headers, Segment};
+use crate::{Error, Map};
 
 mod notes;
 mod segments;
@@ -39,7 +38,7 @@ pub struct Core {
     notes: Notes,
     regions: Vec<Region>,
     /// The mapped files that can be used.
-    files: HashMap<String, File>,
+    files: Map<String, File>,
     limits: Vec<String>,
 }
 
@@ -59,7 +58,7 @@ impl Core {
             segments,
             notes,
             regions: Vec::new(),
-            files: HashMap::new(),
+            files: Map::default(),
             limits: Vec::new(),
         };
         core.regions = core.named_regions();
@@ -185,7 +184,7 @@ impl Core {
     /// Opens the mapped files, and reports those that are needed but missing.
     fn open_files(&mut self, core: &Path) {
         let written = fs::metadata(core).and_then(|found| found.modified()).ok();
-        let mut usable: HashMap<&str, Option<File>> = HashMap::new();
+        let mut usable: Map<&str, Option<File>> = Map::default();
         let mut missing = Vec::new();
         for mapped in self.notes.mapped.iter().filter(|mapped| !is_shared(&mapped.name)) {
             usable.entry(&mapped.name).or_insert_with(|| {

@@ -3,10 +3,10 @@
 use std::ops::Range;
 
 use super::rules::{FIRST_BYTES, is_place_of_object, is_short_text};
-use super::{Tail, UNNAMED, WORD, Walk};
+use super::{Later, Target, UNNAMED, WORD, Walk};
 use crate::copy::PAGE;
 use crate::copy::selection::without;
-use crate::graph::{BlockEdge, Edge, EdgeKind, NodeId, NodeKind, Phase, Root};
+use crate::graph::{Edge, NodeId, NodeKind, Phase, Root};
 use crate::native::counts::{self, Count};
 use crate::native::kinds::Kind;
 use crate::native::{Chunk, Heap, RootSort, vectors};
@@ -24,36 +24,27 @@ impl Walk<'_, '_> {
     pub fn search_tails(&mut self) {
         while !self.tails.is_empty() && self.stopped().is_none() {
             let mut tails = std::mem::take(&mut self.tails);
-            tails.sort_by_key(|(Tail::Block(from, ..) | Tail::Node(from, ..))| self.graph.phase(*from));
-            for tail in tails {
-                let (Tail::Block(from, ..) | Tail::Node(from, ..)) = tail;
+            tails.sort_by_key(|tail| self.graph.phase(tail.from));
+            for Later { from, edge, to } in tails {
                 let phase = self.graph.phase(from);
                 if phase != self.phase {
                     self.run();
                     self.phase = phase;
                 }
-                match tail {
-                    Tail::Block(from, edge, block, interior) if self.found[block].is_none() => {
+                match to {
+                    Target::Block(block, interior) if self.found[block].is_none() => {
                         self.stale_block(from, edge, block, interior);
                     }
-                    Tail::Block(from, edge, block, interior) => self.tail_to_block(from, edge, block, interior),
+                    Target::Block(block, interior) => self.tail_to_block(from, edge, block, interior),
                     // A stale word that leads to the driver's memory would lead to every block.
-                    Tail::Node(_, _, id, _)
+                    Target::Node(id, _)
                         if self
                             .native
                             .is_driver_although_reached(self.copy, self.graph.address(id)) => {}
-                    Tail::Node(from, edge, id, unnamed) => self.offer(id, from, edge, WORD, true, unnamed),
+                    Target::Node(id, unnamed) => self.offer(id, from, edge, WORD, true, unnamed),
                 }
             }
             self.run();
-        }
-    }
-
-    /// A pointer to a block that has none, and which may be stale.
-    fn stale_block(&mut self, from: NodeId, edge: Edge, block: usize, interior: bool) {
-        self.block(from, edge, block, interior);
-        if let Some(pointer) = &mut self.found[block] {
-            pointer.weak = true;
         }
     }
 
@@ -61,20 +52,23 @@ impl Walk<'_, '_> {
     pub fn search_late(&mut self) {
         self.phase = Phase::Rest;
         self.search_destroyed();
-        for (from, edge, block, interior) in std::mem::take(&mut self.late_blocks) {
-            if self.found[block].is_none() {
-                self.stale_block(from, edge, block, interior);
-            }
-        }
         while !self.late.is_empty() && self.stopped().is_none() {
-            for (target, from, edge) in std::mem::take(&mut self.late) {
-                let is_new = self.graph.phase(target) == Phase::None;
-                if is_new && self.is_unusual(from, edge, self.graph.address(target)) {
-                    self.unusual.push((from, target));
-                }
-                self.offer(target, from, edge, WORD, true, 0);
-                if is_new && self.graph.phase(target) != Phase::None {
-                    self.graph.add_target(from, target);
+            for Later { from, edge, to } in std::mem::take(&mut self.late) {
+                match to {
+                    Target::Block(block, interior) if self.found[block].is_none() => {
+                        self.stale_block(from, edge, block, interior);
+                    }
+                    Target::Block(..) => {}
+                    Target::Node(target, _) => {
+                        let is_new = self.graph.phase(target) == Phase::None;
+                        if is_new && self.is_unusual(from, edge, self.graph.address(target)) {
+                            self.unusual.push((from, target));
+                        }
+                        self.offer(target, from, edge, WORD, true, 0);
+                        if is_new && self.graph.phase(target) != Phase::None {
+                            self.graph.add_target(from, target);
+                        }
+                    }
                 }
             }
             self.run();
@@ -94,11 +88,11 @@ impl Walk<'_, '_> {
             for (at, value) in copy.words(chunk.start..chunk.start + chunk.bytes) {
                 let edge = Edge::word((at - chunk.start) / 8);
                 if let Some((block, interior)) = self.index.find(value) {
-                    self.late_blocks.push((node, edge, block, interior));
+                    self.put_off(node, edge, Target::Block(block, interior));
                 } else if let Some((id, _)) = self.pointed(value)
                     && self.graph.phase(id) == Phase::None
                 {
-                    self.late.push((id, node, edge));
+                    self.put_off(node, edge, Target::Node(id, 0));
                 }
             }
         }
@@ -107,23 +101,10 @@ impl Walk<'_, '_> {
     /// Adds what remains: blocks that have a holder, to which the last words of chunks point, too.
     pub fn keep_tails(&mut self) {
         for tail in std::mem::take(&mut self.tails) {
-            if let Tail::Block(from, edge, block, interior) = tail {
-                self.tail_to_block(from, edge, block, interior);
+            if let Target::Block(block, interior) = tail.to {
+                self.tail_to_block(tail.from, tail.edge, block, interior);
             }
         }
-    }
-
-    /// The word may be a second holder, without which the first one does not retain the block.
-    fn tail_to_block(&mut self, from: NodeId, edge: Edge, block: usize, interior: bool) {
-        let unusual = self.is_unusual_of_block(from, edge, block);
-        self.add_block_edge(BlockEdge {
-            block: block as u32,
-            node: from,
-            edge,
-            interior,
-            weak: true,
-            unusual,
-        });
     }
 
     /// Whether a state of a Python thread lies in this chunk.
@@ -174,7 +155,7 @@ impl Walk<'_, '_> {
         let is_unusual = self.is_unusual(from, edge, start);
         if self.phase < Phase::Rest && (is_unusual || self.is_stale(from, edge, start)) {
             if self.graph.phase(id) == Phase::None {
-                self.late.push((id, from, edge));
+                self.put_off(from, edge, Target::Node(id, 0));
             }
             return;
         }
@@ -203,11 +184,11 @@ impl Walk<'_, '_> {
             (true, _) => 1,
         };
         let is_buffer = is_unnamed && self.python.is_some() && chunk.is_some_and(|chunk| chunk.bytes > LARGE);
-        let is_window = chunk.is_some_and(|chunk| chunk.heap == Heap::Window) && !self.is_sure_object(start);
+        let is_window = chunk.is_some_and(|chunk| chunk.heap == Heap::Unknown) && !self.is_sure_object(start);
         let is_late = is_buffer || unnamed > self.unnamed;
         if is_late && self.phase < Phase::Rest {
             if self.graph.phase(id) == Phase::None {
-                self.late.push((id, from, edge));
+                self.put_off(from, edge, Target::Node(id, 0));
             }
             return;
         }
@@ -229,12 +210,12 @@ impl Walk<'_, '_> {
             return false;
         }
         let owner = self.graph.address(from);
-        let class = self.native.class_id(self.copy, owner);
+        let class = self.native.classes.chunk(self.copy, owner);
         self.usual.is_unusual(owner, class, edge.index(), start) || class.is_none() && self.is_unused(from, edge)
     }
 
     /// Whether the word lies behind the elements of a vector, in the part of its memory that is not in use.
-    fn is_unused(&self, from: NodeId, edge: Edge) -> bool {
+    pub(super) fn is_unused(&self, from: NodeId, edge: Edge) -> bool {
         let chunk = self.native.chunk(self.copy, self.graph.address(from));
         let (Some(place), Some(chunk)) = (self.place(from), chunk) else {
             return false;
@@ -242,37 +223,6 @@ impl Walk<'_, '_> {
         let used = (vectors::bytes_of_vector(self.copy, place, &chunk))
             .or_else(|| vectors::bytes_of_inlined_vector(self.copy, place, &chunk));
         used.is_some_and(|used| edge.index() * 8 >= used)
-    }
-
-    /// As above, of a block. That of memory without a class is unusual, too, if objects of the class that has the memory
-    /// usually point to their blocks from elsewhere.
-    pub(super) fn is_unusual_of_block(&mut self, from: NodeId, edge: Edge, block: usize) -> bool {
-        if self.graph.kind(from) != NodeKind::Native || self.index.is_of_torch(block) {
-            return false;
-        }
-        let owner = self.graph.address(from);
-        let class = self.native.class_id(self.copy, owner);
-        self.usual.is_unusual_of_block(owner, class, edge.index(), block)
-            || class.is_none() && (self.is_unused(from, edge) || self.is_unusual_in_object(from, edge))
-    }
-
-    /// Whether other memory of objects of a class usually has their pointers to blocks than this word of memory without a class.
-    /// Only for words of which [`Walk::is_unused`] is false.
-    fn is_unusual_in_object(&mut self, from: NodeId, edge: Edge) -> bool {
-        let owner = self.graph.parent(from);
-        let Some((owner, field)) = owner.filter(|(owner, _)| self.graph.kind(*owner) == NodeKind::Native) else {
-            return false;
-        };
-        let owner = self.graph.address(owner);
-        let Some(class) = self.native.class_id(self.copy, owner) else {
-            return false;
-        };
-        self.usual.is_unusual_in_object(class, field.index(), edge.index()) && {
-            // The elements of a vector are alike, and their number varies.
-            let place = owner + field.index() * 8;
-            let chunk = self.native.chunk(self.copy, self.graph.address(from));
-            chunk.is_none_or(|chunk| vectors::bytes_of_vector(self.copy, place, &chunk).is_none())
-        }
     }
 
     /// Whether a word of this node that leads to this chunk is no reference, as far as the classes of PyTorch show.
@@ -392,47 +342,8 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Whether the word that equals the start of this block may be the end of the block before it: the beginning of that one is
-    /// beside it, as in a `std::span`, and it is not an array of blocks, or an element of a vector. (Vectors of spans are rare.)
-    pub(super) fn may_be_end(&self, from: NodeId, edge: Edge, block: usize) -> bool {
-        let Some(before) = self.index.adjacent(block) else {
-            return false;
-        };
-        if self.is_in_vector(from, edge) {
-            return false;
-        }
-        let start = match self.graph.root(from) {
-            _ if edge.kind() != EdgeKind::Word || self.index.is_of_torch(block) => return false,
-            Some(Root::Native(root)) if root.sort == RootSort::Registers => return false,
-            Some(Root::Python(_)) => return false,
-            Some(Root::Native(root)) => root.range.start,
-            _ => self.graph.address(from),
-        };
-        let at = start.wrapping_add(edge.index() * 8);
-        let pointed = |words: i64| self.index.find(self.copy.word(at.wrapping_add_signed(words * 8)));
-        let is_other =
-            |pointed: Option<(usize, bool)>| pointed.is_some_and(|(other, _)| other != before && other != block);
-        match (pointed(-2), pointed(-1)) {
-            (further, Some((near, false))) if near == before => !is_other(further) && !is_other(pointed(1)),
-            // Between the two is a place in the first block, or that of a limit.
-            (Some((further, false)), near) if further == before => !is_other(near) && !is_other(pointed(1)),
-            _ => false,
-        }
-    }
-
-    /// Whether the word is one of the elements of a `std::vector`, in native memory or in a variable.
-    fn is_in_vector(&self, from: NodeId, edge: Edge) -> bool {
-        if self.graph.kind(from) != NodeKind::Native || edge.kind() != EdgeKind::Word {
-            return false;
-        }
-        let Some(place) = self.place(from) else { return false };
-        let chunk = self.native.chunk(self.copy, self.graph.address(from));
-        let used = chunk.and_then(|chunk| vectors::bytes_of_vector(self.copy, place, &chunk));
-        used.is_some_and(|used| edge.index() * 8 < used)
-    }
-
     /// Where the word is through which this node was reached, in native memory or in a variable.
-    fn place(&self, of: NodeId) -> Option<u64> {
+    pub(super) fn place(&self, of: NodeId) -> Option<u64> {
         let (owner, field) = self.graph.parent(of)?;
         let start = match self.graph.root(owner) {
             Some(Root::Native(root)) if root.sort == RootSort::Registers => return None,
@@ -460,7 +371,7 @@ impl Walk<'_, '_> {
                     return;
                 }
                 // All others lead nowhere. Without a branch for each word, this is as fast as memory is read.
-                let (copied, blocks) = (self.copied.clone(), self.blocks.clone());
+                let (copied, blocks) = (self.copied.clone(), self.index.span());
                 let (copied_bytes, block_bytes) = (copied.end - copied.start, blocks.end - blocks.start);
                 let may_lead = |value: u64| {
                     (value.wrapping_sub(copied.start) < copied_bytes) | (value.wrapping_sub(blocks.start) < block_bytes)

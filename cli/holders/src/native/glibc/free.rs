@@ -16,7 +16,7 @@ use super::{Heaps, SMALLEST};
 use crate::copy::Image;
 use crate::modules::{Module, Modules};
 use crate::native::driver::Role;
-use crate::native::pages::{Kind, Pages};
+use crate::native::pages::{Heap, Pages};
 use crate::parallel;
 
 /// Sizes of the chunk of a thread's cache.
@@ -77,7 +77,7 @@ pub fn remove(copy: &Image, modules: &Modules, pages: &mut Pages, heaps: &Heaps)
     if !marks.is_empty() {
         let freed = parallel::flat_map(&copy.pieces(), |piece| {
             let mut freed = Vec::new();
-            pages.each_start_in(copy, piece, Kind::Glibc, &mut |start, _| {
+            pages.each_start_in(copy, piece, Heap::Glibc, &mut |start| {
                 if marks.contains(&copy.word(start + 8)) {
                     freed.push(start);
                 }

@@ -464,7 +464,7 @@ int main(void) { printf("%p\n", (void *)table); fflush(stdout); return getchar()
     let mut modules = Modules::find(&copy);
     assert_eq!(modules.variable_at(table + 8), Some(("table".to_owned(), 8)));
     let libc = modules.all().iter().find(|module| module.file_name() == "libc.so.6");
-    assert!(modules.address_of(libc.expect("loaded"), "malloc").is_some());
+    assert!(modules.address_of(&copy, libc.expect("loaded"), "malloc").is_some());
 
     // The program was compiled again since.
     let other = source.replace("table[4]", "before[100], table[4]");
