@@ -42,7 +42,7 @@ use crate::records::Records;
 use crate::source::Source;
 use crate::variables;
 use crate::walk::{Pointer, UsualPlaces, Walk};
-use crate::{Block, Error, Map, Options, Set, Stopped};
+use crate::{Block, Error, Map, Options, Set, Stopped, starts_with_one};
 
 const ONLY_RECORDS: &str = "only the caching allocator's records point to it";
 const FROZEN: &str = "gc.collect() frees it only after gc.unfreeze()";
@@ -139,7 +139,7 @@ pub fn search(
         };
         // In order.
         changed = paths.add(&mut searched, &better);
-        limits.extend_from_slice(searched.native.limits());
+        limits.extend_from_slice(&searched.native.limits);
         limits
             .extend((searched.budget.stopped()).map(|_| format!("the types and holders of host memory: {UNFINISHED}")));
         // A later copy may have been searched to its end.
@@ -148,10 +148,8 @@ pub fn search(
         left_out = left_out.max(searched.left_out);
         running = running.min(threads_running(&copy));
         (is_freed.iter_mut().zip(blocks)).for_each(|(is_freed, block)| *is_freed |= block.is_handle);
-        let all_final = best
-            .iter()
-            .zip(&is_freed)
-            .all(|(answer, is_freed)| *is_freed || is_final(answer));
+        let mut answers = best.iter().zip(&is_freed);
+        let all_final = answers.all(|(answer, is_freed)| *is_freed || is_final(answer));
         let is_done = match all_final {
             // A path that changed is looked for once more.
             true => changed.is_empty() || search.copies > 1,
@@ -235,11 +233,8 @@ fn examine<'c, 's>(
     let constants = modules.constants(copy, |value| index.find(value).is_some() || is_made(value));
     let no_roots = merged([&states[..], &native.locals_without_holders(&modules), &constants].concat());
     // PyTorch and JAX.
-    let has_classes = (modules.all().iter()).any(|module| {
-        ["libc10", "_jax.", "xla_extension"]
-            .iter()
-            .any(|start| module.file_name().starts_with(start))
-    });
+    let has_classes =
+        (modules.all().iter()).any(|module| starts_with_one(module.file_name(), &["libc10", "_jax.", "xla_extension"]));
 
     let usual = match &mut python {
         Some(python) => UsualPlaces::find(copy, python, &mut native, index),
@@ -253,7 +248,7 @@ fn examine<'c, 's>(
     walk.search_python();
     let has_python = walk.python.is_some();
     if walk.unexplained() {
-        let found = match (walk.stopped(), walk.python.as_deref_mut()) {
+        let found = match (walk.budget.stopped(), walk.python.as_deref_mut()) {
             // What was not searched would look like garbage.
             (Some(stop), _) => Err(stop),
             (None, Some(python)) => Unreached::find(copy, python, walk.native, &walk.graph, deadline),
@@ -263,7 +258,7 @@ fn examine<'c, 's>(
         unreached = found.unwrap_or_default();
         // Without the counts, no word that may be stale leads to an object.
         match stop {
-            Some(stop) => walk.stop(stop),
+            Some(stop) => walk.budget.stop(stop),
             None => walk.counted = Some(&unreached),
         }
         walk.search_entries();
@@ -273,7 +268,7 @@ fn examine<'c, 's>(
             if let Some(python) = walk.python.as_deref_mut() {
                 match unreached.garbage(copy, python, !is_consistent, deadline) {
                     Ok(found) => garbage = found,
-                    Err(stop) => walk.stop(stop),
+                    Err(stop) => walk.budget.stop(stop),
                 }
             }
             walk.search_objects(Phase::Garbage, Root::Garbage, &mut garbage.members.iter().copied());
@@ -332,11 +327,8 @@ fn examine<'c, 's>(
         .flat_map(|root| without(&root.range, &no_roots))
         .collect();
     let evidence = Evidence::find(&mut walk, &unreached, &found, &statics);
-    for found in found
-        .iter_mut()
-        .flatten()
-        .filter(|found| found.class == Class::NativeHolder)
-    {
+    let by_native = |found: &&mut Explanation| found.class == Class::NativeHolder;
+    for found in found.iter_mut().flatten().filter(by_native) {
         evidence.judge(&walk.graph, found);
     }
     let has_records: Vec<bool> = (found.iter().zip(&walk.records))
@@ -347,33 +339,24 @@ fn examine<'c, 's>(
     let found = (found.into_iter().enumerate())
         .map(|(block, found)| found.unwrap_or_else(|| unreached_block(&mut walk, &evidence, &records, block)))
         .collect();
-    let (stopped, left_out_by_stop) = (walk.stopped(), walk.left_out());
-    let Walk {
-        graph,
-        torn,
-        apart,
-        unusual,
-        ..
-    } = walk;
-    let searched = Findings {
-        left_out: apart.left_out,
+    Ok(Findings {
+        stopped: walk.budget.stopped(),
+        left_out_by_stop: walk.left_out(),
+        left_out: walk.apart.left_out,
+        torn: walk.torn,
+        graph: walk.graph,
+        unusual: walk.unusual,
         copy,
         modules,
         native,
         python,
-        graph,
         garbage,
         found,
         stale: Pairs::default(),
         circles: Set::default(),
         rings: Map::default(),
-        unusual,
-        torn,
-        stopped,
-        left_out_by_stop,
         budget: Budget::new(copy, deadline),
-    };
-    Ok(searched)
+    })
 }
 
 /// Finds what the paths and the retained bytes of this copy need beyond the classes of the blocks.
@@ -422,7 +405,10 @@ fn of_pointer(graph: &Graph, pointer: Pointer) -> Explanation {
         Phase::Garbage => Class::Cycle,
         Phase::Counted => Class::NativeHolder,
         Phase::Globals | Phase::Stacks | Phase::Rest => {
-            let is_of_python = matches!(root_of(graph, pointer.node), Some(Root::Python(_)));
+            let is_of_python = matches!(
+                graph.way_up(pointer.node).last().and_then(|root| graph.root(root)),
+                Some(Root::Python(_))
+            );
             if !is_of_python && graph.first_object(pointer.node).is_some() {
                 Class::NativeHolder
             } else {
@@ -441,17 +427,9 @@ fn of_pointer(graph: &Graph, pointer: Pointer) -> Explanation {
     }
 }
 
-fn root_of(graph: &Graph, node: NodeId) -> Option<&Root> {
-    let mut at = node;
-    while let Some((parent, _)) = graph.parent(at) {
-        at = parent;
-    }
-    graph.root(at)
-}
-
 /// Whether the path to this node leads through memory that is searched apart, and whether that is shared.
 fn apart_on_path(walk: &Walk, node: NodeId) -> Option<bool> {
-    let mut path = std::iter::successors(Some(node), |node| walk.graph.parent(*node).map(|parent| parent.0));
+    let mut path = walk.graph.way_up(node);
     path.find_map(|node| walk.apart.entered.get(&node).copied())
 }
 

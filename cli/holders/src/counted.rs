@@ -188,10 +188,7 @@ impl Find<'_, '_, '_> {
         if self.counts.is_empty() {
             return Vec::new();
         }
-        let mut counted = Bits::new(graph.len());
-        self.counts.keys().for_each(|node| {
-            counted.set(node.0 as usize);
-        });
+        let counted = Bits::of(graph.len(), self.counts.keys().map(|node| node.0 as usize));
         let refers = graph.references().filter(|(_, to)| counted.get(to.0 as usize));
         let mut sources: Vec<NodeId> = refers.map(|(from, _)| from).collect();
         sources.sort_unstable();

@@ -72,14 +72,12 @@ impl Evidence {
             } else {
                 Vec::new()
             };
-            let inside = |address: &u64| untracked.iter().any(|range| range.contains(address));
-            if let Some(address) = to_objects[&object].iter().copied().find(inside) {
+            if let Some(address) = to_objects[&object].iter().copied().find(|at| is_in(&untracked, *at)) {
                 pointers.insert(object, (address, Some(NOT_TRACKED)));
                 continue;
             }
-            let is_explained = |address: &u64| explained.iter().any(|range| range.contains(address));
             let mut others = to_objects[&object].clone();
-            others.retain(|address| !is_explained(address));
+            others.retain(|address| !is_in(&explained, *address));
             let native = |address: &&u64| is_native_pointer(walk, statics, **address, object);
             if let Some(address) = others.iter().find(native) {
                 pointers.insert(object, (*address, None));
@@ -133,9 +131,13 @@ fn words(copy: &Image, index: &BlockIndex, wanted: &[bool], objects: &[u64]) -> 
     (to_blocks, to_objects)
 }
 
+fn is_in(ranges: &[Range<u64>], address: u64) -> bool {
+    ranges.iter().any(|range| range.contains(&address))
+}
+
 fn is_native_pointer(walk: &mut Walk, statics: &[Range<u64>], address: u64, object: u64) -> bool {
     let is_tagged = walk.copy.word(address) & 1 != 0;
-    if statics.iter().any(|range| range.contains(&address)) {
+    if is_in(statics, address) {
         return !is_tagged;
     }
     // Pointers to the last word of a chunk are none, but the word belongs to it.

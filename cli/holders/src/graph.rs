@@ -293,25 +293,26 @@ impl Graph {
         (!node.parent.is_none()).then_some((node.parent, node.edge))
     }
 
+    /// The nodes on the shortest path to this one, from itself to the root.
+    pub(crate) fn way_up(&self, node: NodeId) -> impl Iterator<Item = NodeId> {
+        std::iter::successors(Some(node), |node| self.parent(*node).map(|parent| parent.0))
+    }
+
     /// Whether the shortest path to it goes through the other node, or is longer than the number of steps left.
     pub(crate) fn is_below(&self, node: NodeId, other: NodeId, steps: &mut u64) -> bool {
-        let mut at = Some(node);
-        while *steps > 0 {
-            *steps -= 1;
-            match at {
-                Some(node) if node == other => return true,
-                Some(node) => at = self.parent(node).map(|parent| parent.0),
-                None => return false,
+        for at in self.way_up(node) {
+            if *steps == 0 || at == other {
+                return true;
             }
+            *steps -= 1;
         }
-        true
+        false
     }
 
     /// The first Python object on the path to this node, the node included.
     pub(crate) fn first_object(&self, node: NodeId) -> Option<NodeId> {
-        let all = std::iter::successors(Some(node), |node| self.parent(*node).map(|parent| parent.0));
-        all.filter(|node| matches!(self.kind(*node), NodeKind::Python | NodeKind::Frame))
-            .last()
+        let is_object = |node: &NodeId| matches!(self.kind(*node), NodeKind::Python | NodeKind::Frame);
+        self.way_up(node).filter(is_object).last()
     }
 
     /// Replaces the parent of a node that has one. The new parent is not below it.

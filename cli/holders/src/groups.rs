@@ -69,21 +69,18 @@ pub(crate) fn find(searched: &mut Findings, is_consistent: bool) -> Map<NodeId, 
             continue;
         };
         let start = path[0];
-        let nodes = |path: &[u32]| {
-            path.iter()
-                .map(|place| members.nodes[*place as usize])
-                .collect::<Vec<_>>()
-        };
         if !placed.contains(&start) {
-            let ring = nodes(rings[&start].as_deref().unwrap_or_default());
-            let Some(edges) = members.edges_of(searched, &ring) else {
+            let mut ring = rings[&start].clone().unwrap_or_default();
+            ring.extend(ring.first().copied());
+            let Some(around) = members.edges_along(searched, &ring) else {
                 continue;
             };
-            let is_object = |node: &&NodeId| searched.graph.kind(**node) == NodeKind::Python;
-            let is_collected = ring.iter().any(|node| is_object(&node))
-                && ring.iter().filter(is_object).all(|node| collected.contains(node));
-            let may_differ = !is_consistent && has_changed(searched, &ring);
-            let nodes: Vec<(NodeId, Edge)> = ring.into_iter().zip(edges).collect();
+            let node = |(from, _, edge): (u32, u32, Edge)| (members.nodes[from as usize], edge);
+            let nodes: Vec<(NodeId, Edge)> = around.into_iter().map(node).collect();
+            let mut objects = nodes.iter().map(|(node, _)| *node).collect::<Vec<NodeId>>();
+            objects.retain(|node| searched.graph.kind(*node) == NodeKind::Python);
+            let is_collected = !objects.is_empty() && objects.iter().all(|object| collected.contains(object));
+            let may_differ = !is_consistent && has_changed(searched, &nodes);
             let root = *root.get_or_insert_with(|| searched.graph.add_root(Root::Garbage, Phase::Counted));
             let node = members.nodes[start as usize];
             searched.graph.set_parent(node, root, Edge::default());
@@ -105,15 +102,16 @@ pub(crate) fn find(searched: &mut Findings, is_consistent: bool) -> Map<NodeId, 
 }
 
 /// Whether an object has another type, class or count than in the copy.
-fn has_changed(searched: &Findings, objects: &[NodeId]) -> bool {
+fn has_changed(searched: &Findings, objects: &[(NodeId, Edge)]) -> bool {
     let copy = searched.copy;
     let Ok(newer) = Image::newer(copy) else { return true };
     let same = |at: u64| newer.word(at) == copy.word(at);
-    let mut addresses = objects.iter().map(|object| searched.graph.address(*object));
+    let mut addresses = objects.iter().map(|(object, _)| searched.graph.address(*object));
     !addresses.all(|address| same(address) && same(address + 8))
 }
 
 /// What the counted objects lead to, and garbage, by place.
+#[derive(Default)]
 struct Members {
     nodes: Vec<NodeId>,
     places: Map<NodeId, u32>,
@@ -149,15 +147,10 @@ impl Members {
         let mut members = Members {
             targets: vec![Vec::new(); nodes.len()],
             sources: vec![Vec::new(); nodes.len()],
-            partners: Map::default(),
-            kinds: Vec::with_capacity(nodes.len()),
-            counts: Vec::with_capacity(nodes.len()),
-            is_hook: Vec::with_capacity(nodes.len()),
-            is_counted: Vec::new(),
-            is_outside: Vec::new(),
             budget: BUDGET,
             nodes,
             places,
+            ..Members::default()
         };
         let all = members
             .nodes
@@ -169,15 +162,10 @@ impl Members {
             .collect();
         for place in 0..members.nodes.len() {
             let (kind, count) = kind_and_count(searched, members.nodes[place]);
-            let class = (kind == Some(Kind::Named)).then(|| {
-                searched
-                    .native
-                    .class(searched.copy, searched.graph.address(members.nodes[place]))
-            });
-            let is_hook = class
-                .flatten()
-                .is_some_and(|class| class.ends_with("PyFunctionTensorPreHook"));
-            members.is_hook.push(is_hook);
+            let address = searched.graph.address(members.nodes[place]);
+            let class = searched.native.class(searched.copy, address);
+            let is_hook = class.is_some_and(|class| class.ends_with("PyFunctionTensorPreHook"));
+            members.is_hook.push(is_hook && kind == Some(Kind::Named));
             members.kinds.push(kind);
             members.counts.push(count);
         }
@@ -285,13 +273,17 @@ impl Members {
         }
     }
 
-    /// The references of a path. `None`: one was not found, or too much was looked at.
+    /// The references of a path, each to an object or to the one that is one with it. `None`: one was not found, or too much was looked
+    /// at.
     fn edges_along(&mut self, searched: &mut Findings, path: &[u32]) -> Option<Vec<(u32, u32, Edge)>> {
         let edge = |pair: &[u32]| {
+            let [from, to] = [pair[0], pair[1]];
+            let mut targets = [Some(&to), self.partners.get(&to)].into_iter().flatten();
             // Native memory is looked through word by word.
             self.budget = self.budget.checked_sub(64)?;
-            let (from, to) = (self.nodes[pair[0] as usize], self.nodes[pair[1] as usize]);
-            Some((pair[0], pair[1], counted::edge(searched, from, to, &mut self.budget)?))
+            let node = |place: u32| self.nodes[place as usize];
+            let found = targets.find_map(|to| counted::edge(searched, node(from), node(*to), &mut self.budget));
+            Some((from, to, found?))
         };
         path.windows(2).map(edge).collect()
     }
@@ -345,23 +337,6 @@ impl Members {
             ring[0] = partner;
         }
         Some(ring)
-    }
-
-    /// The references of a ring.
-    fn edges_of(&mut self, searched: &mut Findings, ring: &[NodeId]) -> Option<Vec<Edge>> {
-        let partner = |node: NodeId| {
-            let place = self.places.get(&node)?;
-            Some(self.nodes[*self.partners.get(place)? as usize])
-        };
-        let mut budget = self.budget;
-        let next = ring.iter().skip(1).chain(ring.first());
-        let edges = ring.iter().zip(next).map(|(from, to)| {
-            counted::edge(searched, *from, *to, &mut budget)
-                .or_else(|| counted::edge(searched, *from, partner(*to)?, &mut budget))
-        });
-        let edges = edges.collect();
-        self.budget = budget;
-        edges
     }
 
     /// The objects that Python's collector frees. It looks through a tensor that nothing but its Python object owns: at hooks, and at

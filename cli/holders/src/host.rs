@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use culeak::analysis::words;
-use culeak::proc::{self, Mapping, Resident};
+use culeak::proc::{self, Resident};
 use culeak::snapshot::{HostMemory, HostRow};
 
 use crate::Map;
@@ -43,10 +43,9 @@ pub fn usage(searched: &mut Findings, pinned: &[Range<u64>]) -> Option<HostMemor
     let mut resident: BTreeMap<Owner, u64> = BTreeMap::new();
     for mapping in proc::resident(copy.source().pid()?).ok()? {
         let Resident {
-            mapping: Mapping { range, .. },
-            bytes,
-            is_of_device,
+            bytes, is_of_device, ..
         } = &mapping;
+        let range = &mapping.mapping.range;
         found.resident_bytes += bytes;
         let mut left = *bytes;
         let mut take = |bytes: u64| {

@@ -95,6 +95,11 @@ pub type Map<K, V> = HashMap<K, V, FixedState>;
 /// As [`Map`], of values.
 pub type Set<T> = HashSet<T, FixedState>;
 
+/// Whether a text begins with one of these.
+pub(crate) fn starts_with_one(text: &str, of: &[&str]) -> bool {
+    of.iter().any(|start| text.starts_with(start))
+}
+
 /// A block of GPU memory whose holders are searched for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block {
@@ -111,7 +116,7 @@ pub struct Block {
 }
 
 /// What to search, and how much to spend.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Options {
     /// A process that runs on is copied again until this many copies in succession explain no further block.
     pub copies: u32,
@@ -138,12 +143,6 @@ pub const LIMIT: Duration = Duration::from_secs(60);
 pub struct StillLive(pub Arc<AreLive>);
 
 type AreLive = dyn Fn(&[Block]) -> Vec<bool> + Send + Sync;
-
-impl fmt::Debug for StillLive {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("StillLive")
-    }
-}
 
 impl Default for Options {
     fn default() -> Options {

@@ -305,5 +305,4 @@ fn same_file(source: &dyn Source, first: &Region, headers: &Headers, build_id: &
 }
 
 #[cfg(test)]
-#[allow(clippy::single_range_in_vec_init, reason = "ranges of addresses are values")]
 mod tests;

@@ -83,12 +83,7 @@ impl RootSort {
     }
 }
 
-/// A loaded allocator other than glibc's.
-fn unknown_allocator(modules: &Modules) -> Option<&'static str> {
-    (modules.all().iter()).find_map(|module| allocator_of(module.file_name()))
-}
-
-/// The allocator that this library is.
+/// The allocator other than glibc's that this library is.
 fn allocator_of(file_name: &str) -> Option<&'static str> {
     const ALLOCATORS: [&str; 5] = ["tcmalloc", "mimalloc", "jemalloc", "snmalloc", "scudo"];
     let name = file_name.strip_prefix("lib")?;
@@ -110,7 +105,8 @@ pub struct Native {
     driver: Driver,
     /// All roots but registers, by address.
     root_ranges: Vec<Range<u64>>,
-    limits: Vec<String>,
+    /// What could not be searched, in sentences.
+    pub limits: Vec<String>,
     /// The loaded allocator whose chunks are not known.
     allocator: Option<&'static str>,
     /// Of its memory, by half a granule: some pointer leads here.
@@ -159,17 +155,14 @@ impl Native {
         glibc::find_mapped(copy, &mut pages, &memory);
         pages.finish(copy, |start| start + glibc::usable(copy, start));
         let mut native = Native {
-            driver: Driver::default(),
-            root_ranges: Vec::new(),
             pages,
             classes: Classes::new(copy),
             heaps,
             stacks,
             thread_local_blocks: Blocks::of(copy, modules),
             pool_bytes: pool_bytes.unwrap_or(1),
-            limits: Vec::new(),
-            allocator: unknown_allocator(modules),
-            starts: Bits::default(),
+            allocator: (modules.all().iter()).find_map(|module| allocator_of(module.file_name())),
+            ..Native::default()
         };
         if native.allocator.is_some() {
             native.note_starts(copy);
@@ -404,11 +397,6 @@ impl Native {
         containing(&self.root_ranges, address, Range::clone).is_some()
     }
 
-    /// What could not be searched, in sentences.
-    pub fn limits(&self) -> &[String] {
-        &self.limits
-    }
-
     /// Notes where pointers to memory of an unknown allocator lead: an object ends before the next one. Short strings and
     /// empty lists and maps of libstdc++ point to themselves.
     fn note_starts(&mut self, copy: &Image) {
@@ -430,10 +418,7 @@ impl Native {
                 .filter(|granule| pages.kind(*granule) == Heap::Unknown && !is_own(place, value))?;
             Some(granule * 2 + (value >> 3 & 1) as usize)
         });
-        self.starts = Bits::new(copy.granules() * 2);
-        for start in starts {
-            self.starts.set(start);
-        }
+        self.starts = Bits::of(copy.granules() * 2, starts);
     }
 
     fn note_limits(&mut self) {

@@ -18,7 +18,7 @@ use crate::copy::Image;
 use crate::modules::Modules;
 use crate::python::Python;
 use crate::pytorch::LiveBlock;
-use crate::source::Source;
+use crate::source::{Source, regions_of};
 use crate::{Map, Set};
 
 /// A library of Python that allocates memory.
@@ -85,9 +85,7 @@ const BEHIND: u64 = 16;
 /// Reads them, by address, of each library that the process has loaded, or says as a sentence why they cannot be read.
 pub fn live_blocks(source: &dyn Source, deadline: Deadline) -> Vec<Result<(&'static Library, Vec<LiveBlock>), String>> {
     let all = || {
-        let regions = source
-            .regions()
-            .map_err(|error| format!("its memory map cannot be read ({error})"))?;
+        let regions = regions_of(source)?;
         let is_loaded = |library: &&Library| regions.iter().any(|region| region.name.contains(library.path));
         let loaded: Vec<&Library> = LIBRARIES.iter().filter(is_loaded).collect();
         if loaded.is_empty() {
@@ -136,14 +134,7 @@ fn blocks_of(
             Some([address, bytes, device])
                 if device < MOST_DEVICES && address.checked_add(bytes).is_some_and(|end| end >> 47 == 0) =>
             {
-                let (requested, device, stream) = (bytes, device as i8, 0);
-                blocks.push(LiveBlock {
-                    address,
-                    bytes,
-                    requested,
-                    device,
-                    stream,
-                });
+                blocks.push(LiveBlock::of(address, bytes, bytes, device as i8));
             }
             _ => others += 1,
         }

@@ -284,14 +284,11 @@ impl Cycle {
 
 /// The first object of the garbage on the path to a block.
 fn holder(names: &Names, found: Explanation) -> NodeId {
-    let mut at = found.last.0;
-    while let Some((parent, _)) = names.searched.graph.parent(at) {
-        if names.searched.graph.parent(parent).is_none() {
-            break;
-        }
-        at = parent;
-    }
-    at
+    let graph = &names.searched.graph;
+    let below_root = graph
+        .way_up(found.last.0)
+        .take_while(|node| graph.parent(*node).is_some());
+    below_root.last().unwrap_or(found.last.0)
 }
 
 /// References of a path that are looked at by name.
@@ -366,11 +363,8 @@ fn describe(
         path.origin = cycle.text;
         path.origin_type = String::new();
         let copy = names.searched.copy;
-        let is_enabled = names
-            .searched
-            .python
-            .as_ref()
-            .and_then(|python| python.is_collector_enabled(copy));
+        let python = names.searched.python.as_ref();
+        let is_enabled = python.and_then(|python| python.is_collector_enabled(copy));
         let note = match (cycle.is_kept, is_enabled) {
             (true, _) => Some("gc.collect() does not free it".to_owned()),
             (false, Some(false)) => Some("gc is disabled".to_owned()),

@@ -233,3 +233,14 @@ pub struct Label {
     /// The reference is an implementation detail and is left out if the next one has a name: `.__dict__` before `['a']`.
     pub hidden: bool,
 }
+
+impl Label {
+    /// The same in all paths of a shape.
+    pub(crate) fn same(text: String) -> Label {
+        Label {
+            shape: text.clone(),
+            concrete: text,
+            hidden: false,
+        }
+    }
+}

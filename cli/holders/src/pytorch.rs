@@ -22,7 +22,8 @@ use std::path::Path;
 
 use crate::budget::{Deadline, UNFINISHED};
 use crate::modules::exported_of_loaded;
-use crate::source::{Region, Source};
+use crate::modules::headers::word;
+use crate::source::{Region, Source, regions_of};
 use crate::{Map, Set};
 
 const LIBRARY: &str = "libc10_cuda.so";
@@ -61,6 +62,19 @@ pub struct LiveBlock {
     pub stream: u64,
 }
 
+impl LiveBlock {
+    /// Of the default stream.
+    pub(crate) fn of(address: u64, bytes: u64, requested: u64, device: i8) -> LiveBlock {
+        LiveBlock {
+            address,
+            bytes,
+            requested,
+            device,
+            stream: 0,
+        }
+    }
+}
+
 /// What the allocator of a process has given out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LiveBlocks {
@@ -87,9 +101,7 @@ struct Reader<'a> {
 /// # Errors
 /// Why they cannot be read, as a sentence: it is another allocator, or its layout is not understood.
 pub fn live_blocks(source: &dyn Source, mut deadline: Deadline) -> Result<Option<LiveBlocks>, String> {
-    let regions = source
-        .regions()
-        .map_err(|error| format!("its memory map cannot be read ({error})"))?;
+    let regions = regions_of(source)?;
     let Some(allocator) = allocator(source, &regions)? else {
         return Ok(None);
     };
@@ -337,12 +349,6 @@ fn slots(last: u64, policy: u64) -> Option<u64> {
 
 /// The addresses and blocks of a table's entries.
 fn pairs_of(table: &[u8]) -> impl Iterator<Item = (u64, u64)> + '_ {
-    let word = |entry: &[u8], at: usize| {
-        entry[at..at + 8]
-            .iter()
-            .rev()
-            .fold(0, |word, byte| word << 8 | u64::from(*byte))
-    };
     (table.chunks_exact(ENTRY))
         .filter(|entry| entry[0] < 0x80)
         .map(move |entry| (word(entry, 8), word(entry, 16)))
@@ -376,11 +382,8 @@ fn blocks_of(reader: &Reader, pairs: &[(u64, u64)]) -> Option<(usize, Map<u64, V
 /// `words`: a block's; `place`: where in them the address of its memory is.
 fn block_of(words: &[u64], place: usize) -> LiveBlock {
     LiveBlock {
-        address: words[place],
-        bytes: words[place - 3],
-        requested: words[place - 2],
-        device: words[0] as i8,
         stream: words[1],
+        ..LiveBlock::of(words[place], words[place - 3], words[place - 2], words[0] as i8)
     }
 }
 
@@ -402,8 +405,7 @@ impl Reader<'_> {
 
     fn words(&self, at: u64, count: usize) -> Option<Vec<u64>> {
         let bytes = self.bytes(at, count * 8)?;
-        let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
-        Some(bytes.chunks_exact(8).map(word).collect())
+        Some(bytes.chunks_exact(8).map(|bytes| word(bytes, 0)).collect())
     }
 
     /// As [`Reader::words`], up to the first page that cannot be read.

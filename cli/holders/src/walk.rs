@@ -32,12 +32,11 @@ mod words;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use culeak::snapshot::Stop;
-
 use crate::Set;
 use crate::blocks::BlockIndex;
 use crate::budget::{Budget, Deadline, LeftOut};
 use crate::copy::Image;
+use crate::copy::selection::without;
 use crate::garbage::Unreached;
 use crate::graph::{Edge, EdgeKind, Graph, NodeId, NodeKind, Phase, State};
 use crate::native::kinds::Kind;
@@ -100,7 +99,8 @@ pub(crate) struct Walk<'w, 's> {
     /// What was found in memory that is not part of the copy.
     pub apart: InApart,
     pub torn: u64,
-    budget: Budget,
+    /// What may still be scanned.
+    pub budget: Budget,
     left_out: LeftOut,
     /// Large arrays of objects that were read; torn objects may share one.
     arrays: Set<u64>,
@@ -207,22 +207,12 @@ impl<'w, 's> Walk<'w, 's> {
         }
     }
 
-    /// Why nothing more is scanned.
-    pub fn stopped(&self) -> Option<Stop> {
-        self.budget.stopped()
-    }
-
     /// What was found before that and is not scanned any more.
     pub fn left_out(&self) -> LeftOut {
         LeftOut {
             objects: self.left_out.objects + self.late.len() as u64,
             ..self.left_out
         }
-    }
-
-    /// Nothing more is scanned.
-    pub fn stop(&mut self, why: Stop) {
-        self.budget.stop(why);
     }
 
     /// Python objects that words of native memory lead to, although their counts show no such reference.
@@ -336,7 +326,12 @@ impl<'w, 's> Walk<'w, 's> {
                         kind if kind != Kind::Unnamed && self.native.classes.is_destroyed(self.copy, chunk.start) => {
                             self.destroyed.push(node);
                         }
-                        _ if self.has_thread_state(chunk) => self.words_outside_states(node, chunk),
+                        // The words of a state are roots.
+                        _ if self.has_thread_state(chunk) => {
+                            for part in without(&(chunk.start..chunk.start + chunk.bytes), &self.thread_states) {
+                                self.words(node, part);
+                            }
+                        }
                         Kind::Storage => self.storage(node, chunk),
                         Kind::Unnamed => self.words_and_tail(node, chunk),
                         _ => self.words(node, chunk.start..chunk.start + chunk.bytes),
@@ -370,7 +365,6 @@ impl<'w, 's> Walk<'w, 's> {
         if self.native.is_noted(self.copy, end)
             && self.native.may_be_member(self.copy, end)
             && let Some((id, _)) = self.pointed(end)
-            && self.graph.phase(id) == Phase::None
         {
             self.put_off(node, Edge::word(chunk.bytes / 8), Target::Node(id, 0));
         }
@@ -487,15 +481,18 @@ impl<'w, 's> Walk<'w, 's> {
         let is_last = chunk.heap == Heap::Glibc && (value & !7) + 8 == chunk.start + chunk.bytes;
         if (value & 7 != 0 || is_last)
             && let Some((id, _)) = self.pointed(chunk.start)
-            && self.graph.phase(id) == Phase::None
             && !self.native.is_driver_although_reached(self.copy, chunk.start)
         {
             self.put_off(from, edge, Target::Node(id, 0));
         }
     }
 
+    /// Follows a reference later, if nothing has led there by then.
     fn put_off(&mut self, from: NodeId, edge: Edge, to: Target) {
-        self.late.push(Later { from, edge, to });
+        let is_reached = matches!(to, Target::Node(id, _) if self.graph.phase(id) != Phase::None);
+        if !is_reached {
+            self.late.push(Later { from, edge, to });
+        }
     }
 
     /// The node of the chunk that a word points to or into, and where the chunk starts; `None` if it may not be entered there.

@@ -184,8 +184,8 @@ fn blocks_are_reached_from_exactly_the_roots_that_keep_them() {
         }
     }
     assert!(expected.len() > 130, "{}", expected.len());
-    assert_eq!(wrong, "", "{:?}", native.limits());
-    assert!(native.limits().is_empty(), "{:?}", native.limits());
+    assert_eq!(wrong, "", "{:?}", native.limits);
+    assert!(native.limits.is_empty(), "{:?}", native.limits);
 }
 
 /// Compares all chunks with what the program knows about its memory.
@@ -237,7 +237,7 @@ fn compare(mut command: Command, list: &Path) {
     let count = wrong.lines().count();
     let first: Vec<&str> = wrong.lines().take(10).collect();
     assert_eq!(count, 0, "of {used} used and {free} free pieces:\n{}", first.join("\n"));
-    assert!(native.limits().is_empty(), "{:?}", native.limits());
+    assert!(native.limits.is_empty(), "{:?}", native.limits);
 }
 
 #[test]
@@ -356,11 +356,11 @@ fn a_damaged_heap_costs_its_damaged_part_only() {
     assert_eq!(heap(before), Some((before, Heap::Glibc)));
     assert_eq!(heap(inside), Some((inside, Heap::Unknown)));
     assert_eq!(heap(after), Some((after, Heap::Glibc)));
-    assert_eq!(native.limits().len(), 1, "{:?}", native.limits());
+    assert_eq!(native.limits.len(), 1, "{:?}", native.limits);
     assert!(
-        native.limits()[0].contains("malloc's heaps are damaged"),
+        native.limits[0].contains("malloc's heaps are damaged"),
         "{:?}",
-        native.limits()
+        native.limits
     );
 }
 

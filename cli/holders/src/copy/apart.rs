@@ -9,6 +9,7 @@ use std::ops::Range;
 use super::PAGE;
 use super::selection::{append, is_special, without};
 use crate::source::{Region, Source};
+use crate::starts_with_one;
 
 /// Bytes that are searched at most.
 pub const MOST: u64 = 2 << 30;
@@ -109,8 +110,7 @@ impl Area {
 /// Whether this mapping is searched apart, as far as it exists.
 pub fn is_apart(region: &Region) -> bool {
     let name = region.name.as_str();
-    let starts_with = |names: &[&str]| names.iter().any(|start| name.starts_with(start));
-    let is_memory = starts_with(&["/dev/zero", "/dev/shm/", "/memfd:", "/SYSV"]);
+    let is_memory = starts_with_one(name, &["/dev/zero", "/dev/shm/", "/memfd:", "/SYSV"]);
     if !region.shared {
         let is_reservation = region.range.end - region.range.start > RESERVATION;
         return !region.readable && !is_reservation && !is_special(region);
@@ -119,7 +119,7 @@ pub fn is_apart(region: &Region) -> bool {
     let is_data = is_memory || region.writable && name.starts_with('/') && !is_special(region);
     // The segments by which the CUDA driver shares memory with other processes.
     is_data
-        && !starts_with(&["/dmabuf", "/dev/shm/cuda.shm"])
+        && !starts_with_one(name, &["/dmabuf", "/dev/shm/cuda.shm"])
         && !name.contains(".culeak")
         && !name.contains("culeak-run-")
 }

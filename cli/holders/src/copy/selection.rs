@@ -200,12 +200,10 @@ pub fn around(region: &Region, page: &Range<u64>, excluded: &[Range<u64>]) -> Ra
 }
 
 fn is_excluded(page: &Range<u64>, excluded: &[Range<u64>]) -> bool {
-    let next = excluded.partition_point(|range| range.end <= page.start);
-    excluded.get(next).is_some_and(|range| range.contains(&page.start))
+    containing(excluded, page.start, Range::clone).is_some()
 }
 
 #[cfg(test)]
-#[allow(clippy::single_range_in_vec_init, reason = "ranges of addresses are values")]
 mod tests {
     use super::*;
 

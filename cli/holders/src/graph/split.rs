@@ -66,11 +66,8 @@ impl Graph {
 
     /// Gives each part its targets; the rest stays with the root.
     fn share_targets(&mut self, root: NodeId, parts: &[Part], words: &[(u64, NodeId)]) {
-        let late = self
-            .late
-            .iter()
-            .filter(|(from, _)| *from == root)
-            .map(|(_, target)| target);
+        let of_root = self.late.iter().filter(|(from, _)| *from == root);
+        let late = of_root.map(|(_, target)| target);
         let children: Vec<NodeId> = self.targets(root).iter().chain(late).copied().collect();
         let mut lists: Map<NodeId, Vec<NodeId>> = Map::default();
         for &(word, target) in words {

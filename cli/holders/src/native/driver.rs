@@ -26,10 +26,11 @@ use object::{Object, ObjectSymbol, ReadCache};
 use crate::copy::{Image, PAGE, SEARCHED, pieces};
 use crate::modules::{Module, Modules};
 use crate::parallel;
+use crate::source::Region;
 
 use super::{Chunk, Heap, Native, WINDOW};
 use crate::bits::Bits;
-use crate::{Map, Set};
+use crate::{Map, Set, starts_with_one};
 
 pub mod records;
 
@@ -61,9 +62,7 @@ impl Role {
         if DRIVER.into_iter().any(is) || name.starts_with("libnvidia-") || name.starts_with("libculeak") {
             Role::Driver
         } else if SYSTEM.split(' ').any(is)
-            || ["libc10_cuda.", "xla_cuda"]
-                .iter()
-                .any(|library| name.starts_with(library))
+            || starts_with_one(name, &["libc10_cuda.", "xla_cuda"])
             || path.starts_with("[v")
         {
             Role::System
@@ -119,12 +118,8 @@ impl Driver {
             }
         }
         let is_driver = |module: &&Module| Role::of(&module.path) == Role::Driver;
-        let statics = modules
-            .all()
-            .iter()
-            .filter(is_driver)
-            .flat_map(|module| &module.globals);
-        driver.statics = statics.cloned().collect();
+        let own = modules.all().iter().filter(is_driver);
+        driver.statics = own.flat_map(|module| &module.globals).cloned().collect();
         driver
     }
 
@@ -163,18 +158,12 @@ impl Files {
             code: Vec::new(),
             exported: Vec::new(),
         };
-        for module in modules
-            .all()
-            .iter()
-            .filter(|module| Role::of(&module.path) == Role::Driver)
-        {
+        let is_driver = |module: &&Module| Role::of(&module.path) == Role::Driver;
+        for module in modules.all().iter().filter(is_driver) {
             files.data.extend(module.globals.iter().cloned());
             let regions = copy.regions();
-            for (place, region) in regions
-                .iter()
-                .enumerate()
-                .filter(|(_, region)| region.name == module.path)
-            {
+            let of_module = |(_, region): &(usize, &Region)| region.name == module.path;
+            for (place, region) in regions.iter().enumerate().filter(of_module) {
                 let next = regions
                     .get(place + 1)
                     .filter(|next| next.range.start == region.range.end);

@@ -66,13 +66,13 @@ pub fn find(copy: &Image, modules: &Modules, pages: &mut Pages, memory: &[Range<
         // Several heaps may lie side by side.
         while at < range.end {
             if at.is_multiple_of(HEAP)
-                && let Some(heap) = heap_info(copy, at)
+                && let Some((arena, size)) = heap_info(copy, at)
             {
-                let end = at.saturating_add(heap.size).min(range.end);
+                let end = at.saturating_add(size).min(range.end);
                 heaps.walk(copy, pages, at + 32..end);
-                heaps.ranges.push((at..end, heap.arena));
-                if heap.arena & !(HEAP - 1) == at {
-                    heaps.arenas.push(heap.arena);
+                heaps.ranges.push((at..end, arena));
+                if arena & !(HEAP - 1) == at {
+                    heaps.arenas.push(arena);
                 }
                 at = end;
             } else {
@@ -96,12 +96,8 @@ pub fn find(copy: &Image, modules: &Modules, pages: &mut Pages, memory: &[Range<
     heaps
 }
 
-struct HeapInfo {
-    arena: u64,
-    size: u64,
-}
-
-fn heap_info(copy: &Image, base: u64) -> Option<HeapInfo> {
+/// The address of the arena's state and the size of the heap that begins here.
+fn heap_info(copy: &Image, base: u64) -> Option<(u64, u64)> {
     let (arena, previous) = (copy.word(base), copy.word(base + 8));
     let (size, writable) = (copy.word(base + 16), copy.word(base + 24));
     let is_heap = arena & (HEAP - 1) < PAGE
@@ -110,7 +106,7 @@ fn heap_info(copy: &Image, base: u64) -> Option<HeapInfo> {
         && previous.is_multiple_of(HEAP)
         && (size.is_multiple_of(PAGE) && size > 0 && size <= writable)
         && (writable.is_multiple_of(PAGE) && writable <= HEAP);
-    is_heap.then_some(HeapInfo { arena, size })
+    is_heap.then_some((arena, size))
 }
 
 enum Header {

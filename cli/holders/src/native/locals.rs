@@ -15,6 +15,7 @@ use std::ops::Range;
 
 use crate::copy::Image;
 use crate::modules::{Module, Modules};
+use crate::starts_with_one;
 
 /// No list of files is longer.
 const MOST_FILES: usize = 1 << 16;
@@ -87,11 +88,7 @@ impl Blocks {
 /// Where the distance is in an entry of the loader's list.
 fn distance_offset(copy: &Image, modules: &Modules) -> Option<u64> {
     const NAME: &str = "_thread_db_link_map_l_tls_offset";
-    let is_library = |module: &&Module| {
-        ["libc.so", "libc-", "libpthread"]
-            .iter()
-            .any(|name| module.file_name().starts_with(name))
-    };
+    let is_library = |module: &&Module| starts_with_one(module.file_name(), &["libc.so", "libc-", "libpthread"]);
     let mut libraries = modules.all().iter().filter(is_library);
     let at = libraries.find_map(|library| modules.address_of(copy, library, NAME))?;
     // Bits of the field, number of elements, offset in bytes.

@@ -52,20 +52,15 @@ impl Native {
     /// The bytes of the copied pages of a range by owner. Stacks contain the thread-local memory of their threads.
     pub fn owners(&self, copy: &Image, range: &Range<u64>) -> BTreeMap<Owner, u64> {
         let mut found = BTreeMap::new();
-        for owner in self
-            .pages
-            .addresses(range.clone())
-            .into_iter()
-            .filter_map(|page| self.owner(copy, page))
-        {
-            *found.entry(owner).or_default() += PAGE;
+        for page in self.pages.addresses(range.clone()) {
+            if let Some(owner) = self.owner(copy, page) {
+                *found.entry(owner).or_default() += PAGE;
+            }
         }
         let stacks = self.stacks.iter().filter_map(|stack| stack.whole.clone());
         let common = stacks.map(|stack| stack.start.max(range.start)..stack.end.min(range.end));
-        let bytes: u64 = common
-            .filter(|part| !part.is_empty())
-            .map(|part| self.pages.bytes(part))
-            .sum();
+        let parts = common.filter(|part| !part.is_empty());
+        let bytes: u64 = parts.map(|part| self.pages.bytes(part)).sum();
         if bytes > 0 {
             found.insert(Owner::Stack, bytes);
         }

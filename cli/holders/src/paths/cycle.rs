@@ -119,7 +119,13 @@ impl Cycles {
         }
         let text = match ring.is_empty() {
             true => format!("cycle of {} objects", self.sizes[&self.components[start as usize]]),
-            false => text_of(names, &ring),
+            false => {
+                let nodes = ring
+                    .iter()
+                    .filter_map(|(place, edge)| Some((node(names, *place)?, *edge)));
+                let nodes = nodes.collect();
+                text_of_nodes(names, nodes)
+            }
         };
         let nodes = |(place, edge): (u32, Edge)| Some((node(names, place)?, edge));
         Cycle {
@@ -180,13 +186,6 @@ fn node(names: &Names, place: u32) -> Option<NodeId> {
 fn is_detail(names: &mut Names, owner: u32, edge: Edge) -> bool {
     edge.kind() == EdgeKind::Dictionary
         || node(names, owner).is_some_and(|node| names.label(node, Kind::Object, edge).hidden)
-}
-
-fn text_of(names: &mut Names, ring: &[(u32, Edge)]) -> String {
-    let path = ring
-        .iter()
-        .filter_map(|(place, edge)| Some((node(names, *place)?, *edge)));
-    text_of_nodes(names, path.collect())
 }
 
 /// A cycle through Python and C++.

@@ -91,12 +91,8 @@ impl<'g> Holding<'g> {
         };
         let holds_nothing = |edge: &BlockEdge| edge.unusual || is_record(edge) || is_stale(edge) || is_inner(edge);
         let counts = |edge: &&BlockEdge| !holds_nothing(edge) && !doubtful[edge.block as usize];
-        let mut edges: Vec<(u32, u32)> = graph
-            .block_edges
-            .iter()
-            .filter(counts)
-            .map(|edge| (edge.node.0, nodes as u32 + edge.block))
-            .collect();
+        let to_blocks = graph.block_edges.iter().filter(counts);
+        let mut edges: Vec<(u32, u32)> = to_blocks.map(|edge| (edge.node.0, nodes as u32 + edge.block)).collect();
         let is_stale = |from: NodeId, to: NodeId| leads_back(graph, from, to, is_sure) || stale.has(from, to);
         let late = graph.late.iter().filter(|(from, to)| !is_stale(*from, *to));
         edges.extend(late.map(|(from, to)| (from.0, to.0)));
@@ -147,14 +143,8 @@ fn doubtful(searched: &Findings, blocks: &[Block]) -> Vec<bool> {
     }
     // The memory of an array is a few steps away from its object; the nodes of a long chain are not.
     let object_behind = |found: &Explanation| {
-        let mut at = found.last.0;
-        for _ in 0..64 {
-            if graph.kind(at) == NodeKind::Python {
-                return Some(at);
-            }
-            at = graph.parent(at)?.0;
-        }
-        None
+        let mut near = graph.way_up(found.last.0).take(64);
+        near.find(|node| graph.kind(*node) == NodeKind::Python)
     };
     let certain = held().filter(|(found, _)| !found.possibly);
     let owners: Set<NodeId> = certain.filter_map(|(found, _)| object_behind(found)).collect();

@@ -175,11 +175,10 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
         let copy = self.searched.copy;
         match self.searched.graph.kind(node) {
             NodeKind::Root => String::new(),
-            NodeKind::Frame => self
-                .searched
-                .python
-                .as_mut()
-                .map_or_else(String::new, |it| it.frame_name(copy, address)),
+            NodeKind::Frame => {
+                let python = self.searched.python.as_mut();
+                python.map_or_else(String::new, |python| python.frame_name(copy, address))
+            }
             NodeKind::Native => match self.searched.native.class(copy, address) {
                 Some(class) => torch::short_class(class),
                 None if copy.region(address).is_some_and(|region| region.shared) => "shared memory".to_owned(),
@@ -187,7 +186,11 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
             },
             NodeKind::Python => match kind {
                 Kind::Function | Kind::Class | Kind::Frame => self.detail(node),
-                Kind::Generator => frame_of_generator(&self.detail(node)),
+                // Whatever the generator itself is called.
+                Kind::Generator => match self.detail(node) {
+                    name if name.starts_with("frame of") => name,
+                    name => format!("frame of {name}"),
+                },
                 _ => self.type_name(node),
             },
         }
@@ -218,12 +221,7 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
 
     pub fn label(&mut self, node: NodeId, kind: Kind, edge: Edge) -> Label {
         if kind == Kind::Context {
-            let name = self.context_variable(node, edge).unwrap_or_default();
-            return Label {
-                shape: name.clone(),
-                concrete: name,
-                hidden: false,
-            };
+            return Label::same(self.context_variable(node, edge).unwrap_or_default());
         }
         let address = self.searched.graph.address(node);
         let is_frame = self.searched.graph.kind(node) == NodeKind::Frame;
@@ -312,12 +310,10 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
                 && let Some(&(function, _)) = nth.checked_sub(1).and_then(|nth| path.get(nth))
                 && let Some(name) = self.free_variable(function, edge.index())
             {
-                label.concrete = format!("closure {name}");
-                label.shape.clone_from(&label.concrete);
+                label = Label::same(format!("closure {name}"));
             }
             if kind == Kind::Unnamed && self.is_vector_word(node, edge) {
-                label.concrete = "[*]".to_owned();
-                label.shape.clone_from(&label.concrete);
+                label = Label::same("[*]".to_owned());
             }
             let beginning = (kind == Kind::Root).then(|| self.beginning(node, edge));
             parts.push(Part {
@@ -337,20 +333,16 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
     /// The name of a function's free variable.
     fn free_variable(&mut self, function: NodeId, index: u64) -> Option<String> {
         let address = self.searched.graph.address(function);
-        self.searched
-            .python
-            .as_mut()?
-            .free_variable(self.searched.copy, address, index)
+        let python = self.searched.python.as_mut()?;
+        python.free_variable(self.searched.copy, address, index)
     }
 
     /// The name of the context variable whose value this is: keys and values take turns.
     fn context_variable(&mut self, node: NodeId, edge: Edge) -> Option<String> {
         let copy = self.searched.copy;
         let value = self.searched.graph.address(node) + edge.index() * 8;
-        self.searched
-            .python
-            .as_mut()?
-            .context_variable(copy, copy.word(value.checked_sub(8)?))
+        let python = self.searched.python.as_mut()?;
+        python.context_variable(copy, copy.word(value.checked_sub(8)?))
     }
 
     /// Whether the word at this place of an unnamed chunk is the beginning of a `std::vector`.
@@ -447,14 +439,5 @@ fn renamed(name: &str) -> Option<&'static str> {
         "_local" => Some("threading.local"),
         "ReferenceType" => Some("weakref"),
         _ => None,
-    }
-}
-
-/// `frame of generator gen, train.py:62`, whatever the generator itself is called.
-fn frame_of_generator(name: &str) -> String {
-    if name.starts_with("frame of") {
-        name.to_owned()
-    } else {
-        format!("frame of {name}")
     }
 }

@@ -257,11 +257,8 @@ impl Modules {
             let mut owner = owners.of(names, found.last.0);
             if owner.is_none() && found.class == Class::Cycle {
                 let cycle = cycles.of(names, super::holder(names, found));
-                owner = cycle
-                    .path
-                    .iter()
-                    .rev()
-                    .find_map(|(node, _)| owners.of_nodes.get(node).copied());
+                let mut nodes = cycle.path.iter().rev();
+                owner = nodes.find_map(|(node, _)| owners.of_nodes.get(node).copied());
             }
             self.of_blocks[block] = owner.map(|owner| self.number(names, &owners.all, owner, &mut numbers));
         }
@@ -276,22 +273,17 @@ impl Modules {
         let outermost = chain.last().map_or(Some(owner), |module| all[*module as usize].parent);
         let mut number = outermost.and_then(|module| numbers[module as usize]);
         for module in chain.into_iter().rev() {
-            let Owner {
-                node,
-                parent,
-                name,
-                also,
-            } = &all[module as usize];
-            let name = match parent {
-                Some(_) => Some(name.clone()),
-                None if names.searched.graph.phase(*node) == Phase::Garbage => None,
-                None => retained::name(names, *node, &mut { BUDGET }).map(|holder| holder.name),
+            let owner = &all[module as usize];
+            let name = match owner.parent {
+                Some(_) => Some(owner.name.clone()),
+                None if names.searched.graph.phase(owner.node) == Phase::Garbage => None,
+                None => retained::name(names, owner.node, &mut { BUDGET }).map(|holder| holder.name),
             };
             let new = OwnerModule {
                 name: name.unwrap_or_else(|| "(no variable)".to_owned()),
-                class: names.detail(*node),
+                class: names.detail(owner.node),
                 parent: number,
-                also: *also,
+                also: owner.also,
             };
             let key = (number, new.name.clone(), new.class.clone());
             number = Some(*self.numbers.entry(key).or_insert_with(|| {

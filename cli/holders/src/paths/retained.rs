@@ -43,6 +43,17 @@ pub(super) struct Holder {
     pub retainer: Option<usize>,
 }
 
+impl Holder {
+    fn called(name: String, detail: String, root: RootKind) -> Holder {
+        Holder {
+            name,
+            detail,
+            root,
+            ..Holder::default()
+        }
+    }
+}
+
 /// The holders of one copy, parents first, and the innermost one of each block.
 /// `host`: sum up host memory, too, and add holders of host memory alone behind the others.
 pub(super) fn holders(names: &mut Names, blocks: &[Block], host: bool) -> (Vec<Holder>, Vec<Option<u32>>) {
@@ -161,12 +172,8 @@ fn entries(names: &mut Names) -> Vec<u32> {
         entries.push(node.0);
         if names.kind(node) == Kind::Module {
             let targets = names.searched.graph.targets(node).to_vec();
-            entries.extend(
-                targets
-                    .iter()
-                    .filter(|target| names.kind(**target) == Kind::Dict)
-                    .map(|target| target.0),
-            );
+            let dictionaries = targets.iter().filter(|target| names.kind(**target) == Kind::Dict);
+            entries.extend(dictionaries.map(|target| target.0));
         }
     }
     entries.extend(names.searched.circles.iter().map(|node| node.0));
@@ -189,10 +196,7 @@ fn choose(names: &mut Names, tree: &Tree, explained: &Set<NodeId>, blocks: &[Blo
     let mut candidates: Vec<Candidate> = Vec::new();
     for place in 0..entries.len() as u32 {
         let Dominated { node, count, .. } = entries[place as usize];
-        if count == 0 {
-            continue;
-        }
-        if is_of_circle[place as usize] {
+        if count == 0 || is_of_circle[place as usize] {
             continue;
         }
         let is_shared = tree.holders(place).nth(1).is_some();
@@ -374,12 +378,9 @@ fn of_shared(names: &mut Names, tree: &Tree, place: u32, mut shared: Shared) -> 
     let is_outermost = around.is_none_or(|around| is_of_file(names, around));
     let name = shared.names.remove(0);
     (!shared.names.is_empty() || is_outermost).then(|| Holder {
-        name,
-        detail: detail(names, node),
-        root: shared.root,
         also: shared.names,
         more: shared.more,
-        ..Holder::default()
+        ..Holder::called(name, detail(names, node), shared.root)
     })
 }
 
@@ -396,12 +397,7 @@ fn detail(names: &mut Names, node: u32) -> String {
 fn name_of_block(names: &mut Names, block: usize) -> Option<Holder> {
     let parts = names.parts(&[names.searched.found[block].last], &[]);
     let words = text::words(&parts, Style::default());
-    (!words.origin.is_empty()).then_some(Holder {
-        name: words.origin,
-        detail: words.origin_type,
-        root: words.root,
-        ..Holder::default()
-    })
+    (!words.origin.is_empty()).then(|| Holder::called(words.origin, words.origin_type, words.root))
 }
 
 /// The name of a holder: `trainer.history (list of 12)`. `None`: it is a part of an origin, or of the garbage.
@@ -409,12 +405,7 @@ pub(super) fn name(names: &mut Names, node: NodeId, budget: &mut usize) -> Optio
     let graph = &names.searched.graph;
     if graph.is_variable(node) {
         let (name, detail, root) = names.variable(node)?;
-        return Some(Holder {
-            name,
-            detail,
-            root,
-            ..Holder::default()
-        });
+        return Some(Holder::called(name, detail, root));
     }
     let is_reached = graph.phase(node) != Phase::None;
     let mut path = names.path(node, budget);
@@ -437,12 +428,7 @@ pub(super) fn name(names: &mut Names, node: NodeId, budget: &mut usize) -> Optio
         text::append(&mut text, &words.steps);
         parts.last().map(|part| part.detail.clone()).unwrap_or_default()
     };
-    Some(Holder {
-        name: text,
-        detail,
-        root: words.root,
-        ..Holder::default()
-    })
+    Some(Holder::called(text, detail, words.root))
 }
 
 /// The parts and words of a path to an object, or to a block; without what the last reference leads to.

@@ -42,54 +42,47 @@ pub(super) struct Style {
 pub(super) fn words(parts: &[Part], style: Style) -> Words {
     let mut origin = Origin::of(parts);
     origin.through_namespaces();
-    let Origin {
-        root,
-        text,
-        object,
-        at,
-        skip,
-        ..
-    } = origin;
-    let origin_type = object.unwrap_or_else(|| match parts.get(at) {
-        Some(part) => part.detail.clone(),
-        None => String::new(),
-    });
-    let steps = steps(parts, at, skip, style);
+    let at = origin.at;
+    let detail = || parts.get(at).map_or_else(String::new, |part| part.detail.clone());
+    let mut origin_type = origin.object.unwrap_or_else(detail);
+    if origin_type == origin.text {
+        origin_type.clear();
+    }
     Words {
-        root,
-        origin_type: if text == origin_type {
-            String::new()
-        } else {
-            origin_type
-        },
-        origin: text,
-        steps: runs::collapse(torch::through_modules(steps), style),
+        root: origin.root,
+        origin: origin.text,
+        origin_type,
+        steps: collapsed(steps(parts, at, origin.skip, style), style),
         origin_part: at,
     }
 }
 
+fn collapsed(steps: Vec<Pace>, style: Style) -> Vec<Step> {
+    runs::collapse(torch::through_modules(steps), style)
+}
+
 /// The steps between objects; the first part is no root.
 pub(super) fn steps_of(parts: &[Part], style: Style) -> Vec<Step> {
-    runs::collapse(torch::through_modules(steps(parts, 0, false, style)), style)
+    collapsed(steps(parts, 0, false, style), style)
 }
 
 /// Appends steps to the words before them.
 pub(super) fn append(text: &mut String, steps: &[Step]) {
     for step in steps {
-        if !step.via.is_empty() {
-            let joint = if text.is_empty() || step.via.starts_with(['.', '[']) {
-                ""
-            } else {
-                ", "
-            };
-            text.push_str(joint);
-            text.push_str(&step.via);
-        }
+        append_reference(text, &step.via);
         if !step.holder.is_empty() {
             text.push_str(" → ");
             text.push_str(&step.holder);
         }
     }
+}
+
+/// Appends a reference to the words before it.
+fn append_reference(text: &mut String, via: &str) {
+    if !text.is_empty() && !via.is_empty() && !via.starts_with(['.', '[']) {
+        text.push_str(", ");
+    }
+    text.push_str(via);
 }
 
 /// The origin while it is found.
@@ -133,10 +126,7 @@ impl<'a> Origin<'a> {
                 let frame = parts.get(1).map_or("", |part| part.name.as_str());
                 origin.text = format!("{thread}{frame}");
                 let label = parts.get(1).map(|part| &part.label).filter(|label| !label.hidden);
-                if let Some(label) = label.filter(|label| !label.concrete.is_empty()) {
-                    let joint = if label.concrete.starts_with('.') { "" } else { ", " };
-                    origin.text.push_str(&format!("{joint}{}", label.concrete.trim()));
-                }
+                append_reference(&mut origin.text, label.map_or("", |label| label.concrete.trim()));
                 origin.at = 2;
             }
             Some(Beginning::ThreadLocal(thread)) => {
@@ -285,12 +275,8 @@ fn steps(parts: &[Part], at: usize, skip: bool, style: Style) -> Vec<Pace> {
     for (nth, part) in parts.iter().enumerate().skip(at) {
         let next = parts.get(nth + 1);
         let reference = reference(from.unwrap_or(part), part, next, parts, nth);
-        for (text, more) in [(&mut shape, &reference.0), (&mut concrete, &reference.1)] {
-            if !text.is_empty() && !more.is_empty() && !more.starts_with(['.', '[']) {
-                text.push_str(", ");
-            }
-            text.push_str(more);
-        }
+        append_reference(&mut shape, &reference.0);
+        append_reference(&mut concrete, &reference.1);
         if omitted.0 == 0 {
             omitted = part.omitted;
         }

@@ -81,28 +81,19 @@ impl Trees {
     }
 
     fn of_holder(&mut self, copy: usize, place: u32, parent: Option<usize>) -> usize {
-        let Holder {
-            name,
-            detail,
-            root,
-            also,
-            more,
-            host,
-            retainer,
-            ..
-        } = self.holders[copy][place as usize].clone();
-        if let Some(known) = retainer {
+        let holder = self.holders[copy][place as usize].clone();
+        if let Some(known) = holder.retainer {
             return known;
         }
-        let text = match detail.is_empty() {
-            true => name.clone(),
-            false => format!("{name} ({detail})"),
+        let text = match holder.detail.is_empty() {
+            true => holder.name.clone(),
+            false => format!("{} ({})", holder.name, holder.detail),
         };
         let mut key = Key {
             parent,
-            root,
-            name,
-            also,
+            root: holder.root,
+            name: holder.name,
+            also: holder.also,
             nth: 0,
         };
         // The words of a variable of native code lead to different parts of what it holds.
@@ -111,9 +102,9 @@ impl Trees {
             key.nth = *alike;
             *alike += 1;
         }
-        let number = self.number(key, text, more);
+        let number = self.number(key, text, holder.more);
         let known = &mut self.retainers[number].host_bytes;
-        *known = host.max(*known);
+        *known = holder.host.max(*known);
         self.holders[copy][place as usize].retainer = Some(number);
         number
     }

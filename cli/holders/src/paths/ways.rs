@@ -16,7 +16,6 @@ use super::names::{Names, Place};
 use super::retained::{may_have_name, words_of};
 use super::text;
 use super::trees::UNCOLLECTED;
-use crate::findings::Findings;
 use crate::graph::dominators::Tree;
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind, Root};
 use crate::native::RootSort;
@@ -227,13 +226,9 @@ impl Ways {
                 let Some(range) = range else {
                     for &(_, place) in group {
                         let node = NodeId(tree.nodes[place as usize].node);
-                        let is_parent = (node.0 as usize) < names.searched.graph.len()
-                            && names
-                                .searched
-                                .graph
-                                .parent(node)
-                                .is_some_and(|(parent, _)| parent == from);
-                        if !is_parent {
+                        let graph = &names.searched.graph;
+                        let is_node = (node.0 as usize) < graph.len();
+                        if !is_node || graph.parent(node).is_none_or(|(parent, _)| parent != from) {
                             self.add(place, from, Edge::new(EdgeKind::Root, 0));
                         }
                     }
@@ -288,20 +283,14 @@ impl Ways {
 
 /// The addresses at which a node is pointed to.
 fn range_of(names: &Names, node: NodeId) -> Range<u64> {
-    let Findings {
-        graph, native, copy, ..
-    } = &*names.searched;
+    let (graph, copy) = (&names.searched.graph, names.searched.copy);
     let address = graph.address(node);
-    match graph.kind(node) {
-        NodeKind::Native => {
-            let chunk = native.chunk(copy, address);
-            address
-                ..chunk
-                    .map_or(address, |chunk| chunk.start.saturating_add(chunk.bytes))
-                    .max(address + 1)
-        }
-        _ => address..address + 1,
-    }
+    let chunk = match graph.kind(node) {
+        NodeKind::Native => names.searched.native.chunk(copy, address),
+        _ => None,
+    };
+    let end = chunk.map_or(address, |chunk| chunk.start.saturating_add(chunk.bytes));
+    address..end.max(address + 1)
 }
 
 /// What to call a reference to a Python object, or to native memory or a block: then without the native memory before it.

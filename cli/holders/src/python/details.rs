@@ -11,7 +11,7 @@ const CONTEXT_VARIABLE_NAME: u64 = 16;
 impl Python {
     /// The variable of the enclosing function that is in this cell of a function's closure.
     pub(crate) fn free_variable(&mut self, copy: &Image, function: u64, index: u64) -> Option<String> {
-        let code = copy.word(function + self.offsets.function_code);
+        let code = Some(copy.word(function + self.offsets.function_code)).filter(|code| self.is_code(copy, *code))?;
         let cells = copy.word(
             copy.word(function + self.offsets.function_closure)
                 .wrapping_add(OBJECT_SIZE),

@@ -47,7 +47,7 @@ impl Python {
         if self.minor() >= 14 { word & !TAGS } else { word }
     }
 
-    fn is_code(&self, copy: &Image, address: u64) -> bool {
+    pub(super) fn is_code(&self, copy: &Image, address: u64) -> bool {
         is_address(address) && copy.has(address) && copy.word(address + OBJECT_TYPE) == self.code_type
     }
 
@@ -252,14 +252,8 @@ impl Python {
         let o = self.offsets;
         let name = self.short_text(copy, copy.word(code + o.code_name));
         let file = self.text(copy, copy.word(code + o.code_file), 4096).unwrap_or_default();
-        let file: String = file
-            .rsplit('/')
-            .next()
-            .unwrap_or_default()
-            .chars()
-            .take(MOST_CHARACTERS as usize)
-            .collect();
-        let file = plain(&file);
+        let file = file.rsplit('/').next().unwrap_or_default();
+        let file = plain(&file.chars().take(MOST_CHARACTERS as usize).collect::<String>());
         let table = self.byte_string(copy, copy.word(code + o.code_lines), MOST_LINE_BYTES);
         let first = copy.half(code + o.code_first_line);
         Some(

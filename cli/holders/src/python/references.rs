@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use crate::copy::{Image, PAGE};
 use crate::graph::{Edge, EdgeKind};
-use crate::python::containers::is_present;
+use crate::python::containers::{DEQUE_NEXT, is_present};
 use crate::python::types::{Kind, TypeInfo};
 use crate::python::{OBJECT_SIZE, OBJECT_TYPE, Python, Reference, Sort, TypeId};
 
@@ -188,14 +188,17 @@ impl Python {
             Kind::Dict => self.dict_arrays(copy, address, &mut arrays),
             Kind::OrderedDict => {
                 self.dict_arrays(copy, address, &mut arrays);
-                self.ordered_arrays(copy, address, &mut arrays);
+                arrays.extend(self.ordered_nodes(copy, address).map(|node| node..node + 32));
             }
             Kind::List => {
                 let start = copy.word(address + self.offsets.list_items);
                 arrays.extend(self.elements(copy, start, address));
             }
             Kind::Set => arrays.extend(self.set_table(copy, address)),
-            Kind::Deque => self.deque_arrays(copy, address, &mut arrays),
+            Kind::Deque => {
+                let blocks = self.deque_blocks(copy, address).0.into_iter();
+                arrays.extend(blocks.map(|block| block..block + DEQUE_NEXT + 8));
+            }
             Kind::Module => arrays.extend(self.module_state(copy, address)),
             _ => {}
         }

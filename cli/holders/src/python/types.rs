@@ -239,12 +239,8 @@ impl Types {
             _ => word(offsets.type_dict_offset) as i64,
         };
         if dict_offset > 0 && flags & MANAGED_DICT == 0 && (dict_offset as u64) < basic {
-            fields.push(Field {
-                offset: dict_offset as u64,
-                edge: Edge::new(EdgeKind::Dictionary, 0),
-                sort: Sort::Named,
-                name: "__dict__".into(),
-            });
+            let edge = Edge::new(EdgeKind::Dictionary, 0);
+            fields.push(field(edge, dict_offset as u64, "__dict__", Sort::Named));
         }
         let members = members(copy, offsets, bases);
         for offset in (known_bytes..basic.saturating_sub(7)).step_by(8) {
@@ -252,13 +248,8 @@ impl Types {
                 continue;
             }
             fields.push(match members.get(&offset) {
-                Some(name) => field(fields.len(), offset, name, Sort::Named),
-                None => Field {
-                    offset,
-                    edge: Edge::word(offset / 8),
-                    sort: Sort::Word,
-                    name: "".into(),
-                },
+                Some(name) => named_field(fields.len(), offset, name, Sort::Named),
+                None => named_field(0, offset, "", Sort::Word),
             });
         }
         let is_heap = flags & HEAP != 0;
@@ -306,12 +297,8 @@ impl Types {
                     Kind::Tuple | Kind::Frame | Kind::Generator | Kind::Code => u64::MAX,
                     _ => basic(base).next_multiple_of(8),
                 };
-                let number = |(number, &(offset, name, sort)): (usize, &(u64, &str, Sort))| match name {
-                    "" => Field {
-                        edge: Edge::word(offset / 8),
-                        ..field(number, offset, name, sort)
-                    },
-                    name => field(number, offset, name, sort),
+                let number = |(number, &(offset, name, sort)): (usize, &(u64, &str, Sort))| {
+                    named_field(number, offset, name, sort)
                 };
                 let fields = fields.iter().filter(|field| field.0 != ABSENT);
                 return (Some((kind, fields.enumerate().map(number).collect())), rest);
@@ -335,13 +322,22 @@ fn number(copy: &Image, offsets: &Offsets, bases: &[u64]) -> Option<Number> {
     }
 }
 
-fn field(number: usize, offset: u64, name: &str, sort: Sort) -> Field {
-    let edge = Edge::new(EdgeKind::Field, number as u64);
+/// A field with this number; a word without a name has none.
+fn named_field(number: usize, offset: u64, name: &str, sort: Sort) -> Field {
+    let edge = match name {
+        "" => Edge::word(offset / 8),
+        _ => Edge::new(EdgeKind::Field, number as u64),
+    };
+    field(edge, offset, name, sort)
+}
+
+fn field(edge: Edge, offset: u64, name: &str, sort: Sort) -> Field {
+    let name = name.into();
     Field {
         offset,
         edge,
         sort,
-        name: name.into(),
+        name,
     }
 }
 

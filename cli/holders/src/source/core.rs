@@ -21,7 +21,7 @@ use super::{Region, Source, Thread};
 use crate::copy::PAGE;
 use crate::copy::selection::containing;
 use crate::modules::headers::{Headers, Segment};
-use crate::{Error, Map};
+use crate::{Error, Map, starts_with_one};
 
 mod notes;
 mod segments;
@@ -148,11 +148,10 @@ impl Core {
         const AT_SYSINFO_EHDR: u64 = 33;
         name(self.notes.auxiliary(AT_RANDOM), "[stack]");
         name(self.notes.auxiliary(AT_SYSINFO_EHDR), "[vdso]");
-        let program = self
-            .notes
-            .auxiliary(AT_PHDR)
-            .and_then(|address| self.mapped_at(address));
-        let Some(program) = program else { return };
+        let headers = self.notes.auxiliary(AT_PHDR);
+        let Some(program) = headers.and_then(|address| self.mapped_at(address)) else {
+            return;
+        };
         let Some(end) = regions.iter().rev().find(|region| region.name == program.name) else {
             return;
         };
@@ -216,13 +215,9 @@ impl Core {
 
     /// Whether some memory of a file was not dumped.
     fn needs(&self, name: &str) -> bool {
-        let mut regions = self
-            .regions
-            .iter()
-            .filter(|region| region.name == name && region.readable);
-        regions.any(|region| {
-            self.segment_at(region.range.start)
-                .is_none_or(|segment| segment.file_bytes == 0)
+        self.regions.iter().any(|region| {
+            let segment = self.segment_at(region.range.start);
+            region.name == name && region.readable && segment.is_none_or(|segment| segment.file_bytes == 0)
         })
     }
 
@@ -294,10 +289,7 @@ impl Core {
 
 /// The kernel's names of memory that processes share.
 fn is_shared(name: &str) -> bool {
-    ["/dev/", "/memfd:", "/SYSV", "/drm"]
-        .iter()
-        .any(|prefix| name.starts_with(prefix))
-        || name.ends_with(".culeak")
+    starts_with_one(name, &["/dev/", "/memfd:", "/SYSV", "/drm"]) || name.ends_with(".culeak")
 }
 
 /// Whether this is the recorder's library, which holds no memory of the program. `culeak run` maps a temporary copy.
@@ -321,10 +313,6 @@ fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> usize {
 }
 
 impl Source for Core {
-    fn pid(&self) -> Option<u32> {
-        None
-    }
-
     fn regions(&self) -> io::Result<Vec<Region>> {
         Ok(self.regions.clone())
     }
@@ -379,10 +367,6 @@ impl Source for Core {
         path.to_path_buf()
     }
 
-    fn is_running(&self) -> bool {
-        false
-    }
-
     fn limits(&self) -> Vec<String> {
         self.limits.clone()
     }
@@ -416,5 +400,4 @@ fn data(file: &File, range: Range<u64>) -> Vec<Range<u64>> {
 }
 
 #[cfg(test)]
-#[allow(clippy::single_range_in_vec_init, reason = "ranges of addresses are values")]
 mod tests;

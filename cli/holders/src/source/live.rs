@@ -265,5 +265,4 @@ fn stack_pointer(pid: u32, thread: u32) -> Option<u64> {
 }
 
 #[cfg(test)]
-#[allow(clippy::single_range_in_vec_init, reason = "ranges of addresses are values")]
 mod tests;

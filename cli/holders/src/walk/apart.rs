@@ -56,8 +56,8 @@ impl Walk<'_, '_> {
         let apart = self.copy.apart();
         self.apart.pointed = vec![None; self.index.len()];
         self.apart.left_out = apart.bytes_left_out();
-        let mut open: Vec<&Area> = apart.areas.iter().collect();
-        open.retain(|area| !self.is_of_driver(area));
+        let (of_driver, mut open): (Vec<&Area>, Vec<&Area>) =
+            (apart.areas.iter()).partition(|area| self.is_of_driver(area));
         // Those that are entered lead to others.
         while let Some(place) = open
             .iter()
@@ -68,7 +68,7 @@ impl Walk<'_, '_> {
             self.run();
         }
         self.search_late();
-        for area in open {
+        for area in open.into_iter().chain(of_driver) {
             area.read(self.copy.source(), &mut |_, words| {
                 for (block, _) in words.filter_map(|value| self.index.find(value)) {
                     self.apart.pointed[block].get_or_insert(area.shared);
@@ -88,7 +88,7 @@ impl Walk<'_, '_> {
     }
 
     /// Whether only stacks and memory of the CUDA driver lead to this area.
-    fn is_of_driver(&mut self, area: &Area) -> bool {
+    fn is_of_driver(&self, area: &Area) -> bool {
         let of_stack = |holder: &(NodeId, Edge, Phase)| holder.2 >= Phase::Stacks;
         if !self.apart.holders.get(&area.range.start).is_some_and(of_stack) {
             return false;

@@ -120,7 +120,7 @@ impl Walk<'_, '_> {
         let Some(class) = self.native.classes.chunk(self.copy, owner) else {
             return false;
         };
-        self.usual.is_unusual_in_object(class, field.index(), edge.index()) && {
+        self.usual.fields.is_unusual(class, field.index(), edge.index()) && {
             // The elements of a vector are alike, and their number varies.
             let place = owner + field.index() * 8;
             let chunk = self.native.chunk(self.copy, self.graph.address(from));

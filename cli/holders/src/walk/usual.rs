@@ -71,7 +71,7 @@ pub(crate) struct UsualPlaces {
     roles: Map<u64, Role>,
     /// Chunks that are arrays of pointers to memory of a role.
     arrays: Set<(u64, Role)>,
-    fields: Fields,
+    pub(super) fields: Fields,
     /// By block: the largest number of pieces of memory that lead to blocks like one of its words.
     alike: Map<usize, u32>,
 }
@@ -207,11 +207,6 @@ impl UsualPlaces {
         let most = self.alike.get(&block).copied().unwrap_or(0);
         self.is_less(owner, class, offset, BLOCK, block as u64)
             || is_less_usual(self.alike(place, owner), most) && !self.arrays.contains(&(owner, BLOCK))
-    }
-
-    /// Whether objects of this class usually lead to blocks elsewhere than through this word of memory at this field.
-    pub fn is_unusual_in_object(&self, class: ClassId, field: u64, word: u64) -> bool {
-        self.fields.is_unusual(class, field, word)
     }
 
     fn is_less(&self, owner: u64, class: Option<ClassId>, offset: u64, role: Role, target: u64) -> bool {

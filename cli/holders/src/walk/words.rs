@@ -5,7 +5,6 @@ use std::ops::Range;
 use super::rules::{FIRST_BYTES, is_place_of_object, is_short_text};
 use super::{Later, Target, UNNAMED, WORD, Walk};
 use crate::copy::PAGE;
-use crate::copy::selection::without;
 use crate::graph::{Edge, NodeId, NodeKind, Phase, Root};
 use crate::native::counts::{self, Count};
 use crate::native::kinds::Kind;
@@ -22,7 +21,7 @@ impl Walk<'_, '_> {
     /// Where the last words of chunks lead to: half of them are stale, so they come after all that is certain. What they lead
     /// to belongs to the phase in which the chunk was reached.
     pub fn search_tails(&mut self) {
-        while !self.tails.is_empty() && self.stopped().is_none() {
+        while !self.tails.is_empty() && self.budget.stopped().is_none() {
             let mut tails = std::mem::take(&mut self.tails);
             tails.sort_by_key(|tail| self.graph.phase(tail.from));
             for Later { from, edge, to } in tails {
@@ -52,7 +51,7 @@ impl Walk<'_, '_> {
     pub fn search_late(&mut self) {
         self.phase = Phase::Rest;
         self.search_destroyed();
-        while !self.late.is_empty() && self.stopped().is_none() {
+        while !self.late.is_empty() && self.budget.stopped().is_none() {
             for Later { from, edge, to } in std::mem::take(&mut self.late) {
                 match to {
                     Target::Block(block, interior) if self.found[block].is_none() => {
@@ -89,9 +88,7 @@ impl Walk<'_, '_> {
                 let edge = Edge::word((at - chunk.start) / 8);
                 if let Some((block, interior)) = self.index.find(value) {
                     self.put_off(node, edge, Target::Block(block, interior));
-                } else if let Some((id, _)) = self.pointed(value)
-                    && self.graph.phase(id) == Phase::None
-                {
+                } else if let Some((id, _)) = self.pointed(value) {
                     self.put_off(node, edge, Target::Node(id, 0));
                 }
             }
@@ -111,13 +108,6 @@ impl Walk<'_, '_> {
     pub(super) fn has_thread_state(&self, chunk: Chunk) -> bool {
         let next = (self.thread_states).partition_point(|state| state.start < chunk.start);
         (self.thread_states.get(next)).is_some_and(|state| state.start < chunk.start + chunk.bytes)
-    }
-
-    /// The words of such a chunk, without those of the state, which are roots.
-    pub(super) fn words_outside_states(&mut self, node: NodeId, chunk: Chunk) {
-        for part in without(&(chunk.start..chunk.start + chunk.bytes), &self.thread_states) {
-            self.words(node, part);
-        }
     }
 
     /// Whether the words of this object that lead to another one are references for certain. Objects that the collector does
@@ -154,10 +144,7 @@ impl Walk<'_, '_> {
     pub(super) fn chunk(&mut self, from: NodeId, edge: Edge, id: NodeId, start: u64) {
         let is_unusual = self.is_unusual(from, edge, start);
         if self.phase < Phase::Rest && (is_unusual || self.is_stale(from, edge, start)) {
-            if self.graph.phase(id) == Phase::None {
-                self.put_off(from, edge, Target::Node(id, 0));
-            }
-            return;
+            return self.put_off(from, edge, Target::Node(id, 0));
         }
         // A stale word that leads to the driver's memory would lead to every block.
         if self.phase == Phase::Rest
@@ -187,10 +174,7 @@ impl Walk<'_, '_> {
         let is_window = chunk.is_some_and(|chunk| chunk.heap == Heap::Unknown) && !self.is_sure_object(start);
         let is_late = is_buffer || unnamed > self.unnamed;
         if is_late && self.phase < Phase::Rest {
-            if self.graph.phase(id) == Phase::None {
-                self.put_off(from, edge, Target::Node(id, 0));
-            }
-            return;
+            return self.put_off(from, edge, Target::Node(id, 0));
         }
         let cost = if is_unnamed && self.unnamed == 1 { UNNAMED } else { WORD };
         self.offer(id, from, edge, cost, is_late || is_window, unnamed.min(15));

@@ -108,15 +108,9 @@ fn of_block(driver: &Driver, copy: &Image, native: &Native, mentions: &[Mention]
     if mentions.len() > MOST {
         return Vec::new();
     }
-    let number: Map<u64, usize> = mentions
-        .iter()
-        .enumerate()
-        .map(|(place, mention)| (mention.chunk.start, place))
-        .collect();
-    let mut is_record: Vec<bool> = mentions
-        .iter()
-        .map(|mention| driver.has(copy, &mention.chunk))
-        .collect();
+    let chunks = || mentions.iter().map(|mention| mention.chunk);
+    let number: Map<u64, usize> = chunks().map(|chunk| chunk.start).zip(0..).collect();
+    let mut is_record: Vec<bool> = chunks().map(|chunk| driver.has(copy, &chunk)).collect();
     // Which of them lead to each.
     let mut links = vec![Vec::new(); mentions.len()];
     for (place, mention) in mentions.iter().enumerate() {
@@ -227,12 +221,8 @@ fn owners(driver: &Driver, copy: &Image, native: &Native, components: &[(Set<u64
     if components.is_empty() {
         return owners;
     }
-    let mut starts = Bits::new(copy.granules());
-    for chunk in components.iter().flat_map(|(_, chunks)| chunks) {
-        if let Some(granule) = copy.granule(chunk.start) {
-            starts.set(granule);
-        }
-    }
+    let chunks = components.iter().flat_map(|(_, chunks)| chunks);
+    let starts = Bits::of(copy.granules(), chunks.filter_map(|chunk| copy.granule(chunk.start)));
     let mut known: Map<u64, bool> = Map::default();
     let pointers = copy.search(
         |word| word % 16 == 0 && word >= PAGE,
