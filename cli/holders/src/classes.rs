@@ -169,10 +169,8 @@ pub fn search(
         }
     }
     let of_memory = best.iter().zip(blocks).filter(|(_, block)| !block.is_handle);
-    if of_memory
-        .flat_map(|(answer, _)| answer)
-        .any(|(class, _)| *class == Class::Lost)
-    {
+    let mut answers = of_memory.flat_map(|(answer, _)| answer);
+    if answers.any(|(class, _)| *class == Class::Lost) {
         limits.extend(what_may_hold(left_out, running));
     }
     limits.extend((search.stopped).map(|why| stopped_early(why, left_out_by_stop, options.limit)));

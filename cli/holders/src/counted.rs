@@ -182,20 +182,6 @@ impl Find<'_, '_, '_> {
         }
     }
 
-    /// The nodes that have a reference to one with a count.
-    fn sources(&self) -> Vec<NodeId> {
-        let graph = &self.searched.graph;
-        if self.counts.is_empty() {
-            return Vec::new();
-        }
-        let counted = Bits::of(graph.len(), self.counts.keys().map(|node| node.0 as usize));
-        let refers = graph.references().filter(|(_, to)| counted.get(to.0 as usize));
-        let mut sources: Vec<NodeId> = refers.map(|(from, _)| from).collect();
-        sources.sort_unstable();
-        sources.dedup();
-        sources
-    }
-
     /// The memory without a class that a `std::vector` here has (first, end, limit), and how much of it is in use.
     fn vector(&mut self, place: u64) -> Option<(Chunk, u64)> {
         let chunk = self.searched.native.chunk(self.copy(), self.copy().word(place))?;
@@ -204,27 +190,21 @@ impl Find<'_, '_, '_> {
     }
 
     fn find_mentions(&mut self) {
-        let mut late: Map<NodeId, Vec<NodeId>> = Map::default();
-        for (from, to) in &self.searched.graph.late {
-            if self.counts.contains_key(to) {
-                late.entry(*from).or_default().push(*to);
-            }
+        if self.counts.is_empty() {
+            return;
         }
-        for from in self.sources() {
-            let graph = &self.searched.graph;
-            let counts = &self.counts;
-            let mut targets: Vec<NodeId> = (graph.targets(from).iter())
-                .filter(|to| graph.kind(**to) == NodeKind::Native && counts.contains_key(to))
-                .chain(late.get(&from).into_iter().flatten())
-                // The dominators ignore the others.
-                .filter(|to| **to != from && (graph.phase(from) < Phase::Rest || graph.phase(**to) == Phase::Rest))
-                .copied()
-                .collect();
-            targets.sort_unstable();
-            targets.dedup();
-            if targets.is_empty() {
-                continue;
-            }
+        let graph = &self.searched.graph;
+        let counted = Bits::of(graph.len(), self.counts.keys().map(|node| node.0 as usize));
+        // The dominators ignore the others.
+        let may_hold = |from: NodeId, to: NodeId| graph.phase(from) < Phase::Rest || graph.phase(to) == Phase::Rest;
+        let is_wanted =
+            |(from, to): &(NodeId, NodeId)| counted.get(to.0 as usize) && from != to && may_hold(*from, *to);
+        let mut references: Vec<(NodeId, NodeId)> = graph.references().filter(is_wanted).collect();
+        references.sort_unstable();
+        references.dedup();
+        for references in references.chunk_by(|a, b| a.0 == b.0) {
+            let from = references[0].0;
+            let targets: Vec<NodeId> = references.iter().map(|(_, to)| *to).collect();
             let before = self.mentions.len();
             if let Some((owner, range)) = self.owner(from) {
                 self.read(from, owner, range, &targets);

@@ -49,11 +49,9 @@ impl Evidence {
         let wanted: Vec<bool> = (found.iter().zip(&walk.records).zip(&walk.done))
             .map(|((found, record), is_done)| found.is_none() && record.is_none() && !is_done)
             .collect();
-        let mut objects: Vec<u64> = (found.iter().flatten())
-            .filter(|found| found.class == Class::NativeHolder)
-            .filter_map(|found| walk.graph.first_object(found.last.0))
-            .map(|object| walk.graph.address(object))
-            .collect();
+        let by_native = (found.iter().flatten()).filter(|found| found.class == Class::NativeHolder);
+        let first = by_native.filter_map(|found| walk.graph.first_object(found.last.0));
+        let mut objects: Vec<u64> = first.map(|object| walk.graph.address(object)).collect();
         objects.sort_unstable();
         objects.dedup();
         if objects.is_empty() && !wanted.contains(&true) {

@@ -152,9 +152,8 @@ impl Unreached {
     }
 
     fn count(&mut self, copy: &Image, python: &Python) {
-        let counts: Vec<u64> = (self.objects.iter())
-            .map(|object| python.count(copy, *object))
-            .collect();
+        let count = |object: &u64| python.count(copy, *object);
+        let counts: Vec<u64> = self.objects.iter().map(count).collect();
         let found = self.references.counts(self.objects.len(), |_| true);
         self.is_garbage = collected(&self.references, &counts);
         self.excess = (counts.iter().zip(&found))
@@ -167,9 +166,8 @@ impl Unreached {
             .map(|(count, found)| count == found)
             .collect();
         // What remains is held by references that the collector does not know.
-        let counted = (0..self.objects.len())
-            .filter(|place| self.excess[*place] > 0)
-            .collect();
+        let is_counted = |place: &usize| self.excess[*place] > 0;
+        let counted = (0..self.objects.len()).filter(is_counted).collect();
         let is_held = flood(vec![false; self.objects.len()], counted, |place| {
             self.references.targets(place)
         });
@@ -210,20 +208,16 @@ impl Unreached {
             NodeKind::Root => matches!(graph.root(node), Some(Root::Native(_))),
             NodeKind::Python | NodeKind::Frame => false,
         };
-        for (_, to) in graph
-            .references()
-            .filter(|(from, to)| is_native(*from) && graph.kind(*to) == NodeKind::Python)
-        {
+        let is_wanted = |(from, to): &(NodeId, NodeId)| is_native(*from) && graph.kind(*to) == NodeKind::Python;
+        for (_, to) in graph.references().filter(is_wanted) {
             if let Some(place) = self.place(graph.address(to)) {
                 let left = &mut left[place];
                 *left -= u64::from((1..u64::MAX).contains(left));
             }
         }
         let is_root = |place: &usize| left[*place] > 0 || self.is_pinned[*place];
-        (0..self.objects.len())
-            .filter(is_root)
-            .map(|place| self.objects[place])
-            .collect()
+        let roots = (0..self.objects.len()).filter(is_root);
+        roots.map(|place| self.objects[place]).collect()
     }
 
     /// The objects that refer to each of these.
@@ -396,10 +390,8 @@ fn references_between(
         let is_tracked = read(copy, python, *object, &mut found);
         budget.pay(1 + found.len() as u64)?;
         references.begin(is_tracked);
-        let inside = found
-            .iter()
-            .filter_map(|reference| Some((*places.get(&reference.target)?, reference.edge)));
-        references.all.extend(inside);
+        let inside = |reference: &Reference| Some((*places.get(&reference.target)?, reference.edge));
+        references.all.extend(found.iter().filter_map(inside));
     }
     references.end();
     Ok(references)

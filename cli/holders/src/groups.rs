@@ -308,11 +308,13 @@ impl Members {
     ) -> Option<Vec<u32>> {
         let (mut steps, mut looks) = (self.budget, self.budget);
         let path = self.path_to(last, &mut steps, |place| {
-            placed.contains(&place)
-                || rings
+            let mut has_ring = || {
+                rings
                     .entry(place)
                     .or_insert_with(|| self.ring(place, &mut looks))
                     .is_some()
+            };
+            placed.contains(&place) || has_ring()
         });
         self.budget = steps.min(looks);
         path
@@ -367,10 +369,8 @@ impl Members {
         let held = (0..self.nodes.len()).filter(|place| is_held[*place] && is_object[*place]);
         let held = held.collect();
         let is_held = flood(is_held, held, |place| visits[place].iter().map(|to| *to as usize));
-        (0..self.nodes.len())
-            .filter(|place| is_object[*place] && !is_held[*place])
-            .map(|place| self.nodes[place])
-            .collect()
+        let freed = (0..self.nodes.len()).filter(|place| is_object[*place] && !is_held[*place]);
+        freed.map(|place| self.nodes[place]).collect()
     }
 
     fn refers_as_wrapper(&self, searched: &Findings, object: u32, to: u32) -> bool {

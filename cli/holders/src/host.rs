@@ -54,10 +54,8 @@ pub fn usage(searched: &mut Findings, pinned: &[Range<u64>]) -> Option<HostMemor
             taken
         };
         let near = &pinned[pinned.partition_point(|block| block.end <= range.start)..];
-        let common = near
-            .iter()
-            .map(|block| block.end.min(range.end).saturating_sub(block.start.max(range.start)));
-        found.pinned_bytes += take(common.take_while(|bytes| *bytes > 0).sum());
+        let common = |block: &Range<u64>| block.end.min(range.end).saturating_sub(block.start.max(range.start));
+        found.pinned_bytes += take(near.iter().map(common).take_while(|bytes| *bytes > 0).sum());
         for (owner, bytes) in searched.native.owners(copy, range) {
             *resident.entry(owner).or_default() += take(bytes);
         }
@@ -226,12 +224,12 @@ impl Sums<'_, '_> {
 
 /// Whether a chunk begins here in which no object is.
 fn is_untyped(copy: &Image, native: &mut Native, python: Option<&mut Python>, place: u64) -> bool {
-    let chunk = native
-        .around(copy, place)
-        .filter(|chunk| chunk.start == place && place >= PAGE);
-    chunk.is_some_and(|chunk| {
-        python.is_none_or(|python| object_in(copy, python, chunk).is_none()) && native.class(copy, place).is_none()
-    })
+    let chunk = native.around(copy, place);
+    chunk
+        .filter(|chunk| chunk.start == place && place >= PAGE)
+        .is_some_and(|chunk| {
+            python.is_none_or(|python| object_in(copy, python, chunk).is_none()) && native.class(copy, place).is_none()
+        })
 }
 
 /// The words of a storage of PyTorch, one of which leads to the data of a tensor of the CPU.

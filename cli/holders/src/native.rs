@@ -453,7 +453,7 @@ impl Native {
     }
 
     /// What to call a word of a root: `g_cache in libext.so`, `stack of thread 4711 (loader)`.
-    pub fn describe(&mut self, modules: &mut Modules, root: &NativeRoot, address: u64) -> String {
+    pub fn describe(&mut self, modules: &Modules, root: &NativeRoot, address: u64) -> String {
         let NativeRoot { thread, name, .. } = root;
         let of_thread = |what: &str| match name.as_str() {
             "" => format!("{what} of thread {thread}"),
@@ -480,7 +480,7 @@ impl Native {
     }
 
     /// The addresses of the variable that contains this word of static or thread-local memory, if it has a symbol.
-    pub fn extent(&self, modules: &mut Modules, root: &NativeRoot, address: u64) -> Option<Range<u64>> {
+    pub fn extent(&self, modules: &Modules, root: &NativeRoot, address: u64) -> Option<Range<u64>> {
         match root.sort {
             RootSort::Globals => modules.variable(address).map(|(_, range)| range),
             RootSort::ThreadLocals => self.thread_local(modules, address).map(|(.., range)| range),
@@ -499,7 +499,7 @@ impl Native {
     }
 
     /// The thread-local variable at this address, its module, and its addresses.
-    fn thread_local(&self, modules: &mut Modules, address: u64) -> Option<(String, usize, Range<u64>)> {
+    fn thread_local(&self, modules: &Modules, address: u64) -> Option<(String, usize, Range<u64>)> {
         let contains = |stack: &&Stack| stack.locals.as_ref().is_some_and(|locals| locals.contains(&address));
         let base = self.stacks.iter().find(contains)?.descriptor?;
         let (module, start) = self.thread_local_blocks.find(base, address)?;

@@ -285,9 +285,8 @@ impl Cycle {
 /// The first object of the garbage on the path to a block.
 fn holder(names: &Names, found: Explanation) -> NodeId {
     let graph = &names.searched.graph;
-    let below_root = graph
-        .way_up(found.last.0)
-        .take_while(|node| graph.parent(*node).is_some());
+    let way = graph.way_up(found.last.0);
+    let below_root = way.take_while(|node| graph.parent(*node).is_some());
     below_root.last().unwrap_or(found.last.0)
 }
 

@@ -185,11 +185,10 @@ impl Python {
         let info = &self.types[of];
         let is_reference = !info.is_heap && matches!(&*info.name, "ReferenceType" | "weakref");
         let referent = copy.word(address + 16);
-        (is_reference
-            && self
-                .object(copy, referent)
-                .is_some_and(|of| self.type_name(of) != "NoneType"))
-        .then_some(referent)
+        let object = self.object(copy, referent).filter(|_| is_reference);
+        object
+            .is_some_and(|of| self.type_name(of) != "NoneType")
+            .then_some(referent)
     }
 
     pub fn is_dict(&self, of: TypeId) -> bool {

@@ -212,9 +212,8 @@ fn look(reader: &Reader, allocator: u64) -> Option<LiveBlocks> {
     });
     let of_device = |device: &i8| sums.get(device).map_or(&[][..], |(_, pools)| pools);
     let is_reserved = |device: &i8| {
-        reserved
-            .get(device)
-            .is_some_and(|sum| is_stated(sum, of_device(device)))
+        let sum = reserved.get(device);
+        sum.is_some_and(|sum| is_stated(sum, of_device(device)))
     };
     let complete: BTreeSet<i8> = reserved.keys().copied().filter(is_reserved).collect();
     let has_all_segments = (sums.keys().chain(reserved.keys())).all(|device| complete.contains(device));
@@ -325,21 +324,17 @@ fn devices(reader: &Reader, own: &[u64]) -> Vec<u64> {
     const MOST: u64 = 64;
     let vectors = own.windows(3).filter_map(|at| {
         let [first, end, limit] = at else { return None };
-        let bytes = end
-            .checked_sub(*first)
-            .filter(|bytes| *bytes > 0 && bytes % 8 == 0 && bytes / 8 <= MOST)?;
-        (end <= limit)
-            .then(|| reader.words(*first, bytes as usize / 8))
-            .flatten()
+        let bytes = end.checked_sub(*first)?;
+        let is_vector = bytes > 0 && bytes % 8 == 0 && bytes / 8 <= MOST && end <= limit;
+        is_vector.then(|| reader.words(*first, bytes as usize / 8)).flatten()
     });
     vectors.flatten().filter(|pointer| *pointer != 0).take(256).collect()
 }
 
 /// The slots of a table whose second and third words these are: the shift of its hash and its number of slots say the same.
 fn slots(last: u64, policy: u64) -> Option<u64> {
-    let slots = last
-        .checked_add(1)
-        .filter(|slots| slots.is_power_of_two() && *slots <= MOST_SLOTS)?;
+    let is_one = |slots: &u64| slots.is_power_of_two() && *slots <= MOST_SLOTS;
+    let slots = last.checked_add(1).filter(is_one)?;
     let (shift, longest) = (policy & 0xff, policy >> 8 & 0xff);
     let is_right = policy >> 32 == LOAD_FACTOR && policy >> 16 & 0xffff == 0 && (1..64).contains(&longest);
     // A table without entries has one slot, and the shift of two.
@@ -364,9 +359,8 @@ fn blocks_of(reader: &Reader, pairs: &[(u64, u64)]) -> Option<(usize, Map<u64, V
         .filter_map(|(address, block)| Some((*address, *block, reader.words(*block, BLOCK_WORDS)?)))
         .collect();
     let is_at = |place: usize| {
-        read.iter()
-            .filter(|(address, _, words)| words[place] == *address)
-            .count()
+        let agree = |(address, _, words): &&(u64, u64, Vec<u64>)| words[place] == *address;
+        read.iter().filter(agree).count()
     };
     let place = PLACES.rev().max_by_key(|place| is_at(*place))?;
     if is_at(place) + MOST_CHANGED < pairs.len() || is_at(place) * 2 < pairs.len() {

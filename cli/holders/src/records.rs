@@ -112,11 +112,8 @@ impl Records {
         let value = walk.copy.word(place + 8);
         let chunk = walk.native.around(walk.copy, value);
         chunk.is_some_and(|chunk| {
-            (chunk.start, chunk.bytes) == (value, bytes)
-                && walk
-                    .index
-                    .find(walk.copy.word(value + offset))
-                    .is_some_and(|found| found.0 == block)
+            let found = || walk.index.find(walk.copy.word(value + offset));
+            (chunk.start, chunk.bytes) == (value, bytes) && found().is_some_and(|found| found.0 == block)
         })
     }
 }
@@ -168,9 +165,8 @@ fn form(walk: &Walk) -> Option<Form> {
             votes.linked += usize::from(is_linked(walk, chunk, offset, size));
         }
     }
-    let all = (0..walk.index.len())
-        .filter(|block| walk.index.is_of_torch(*block))
-        .count();
+    let is_of_torch = |block: &usize| walk.index.is_of_torch(*block);
+    let all = (0..walk.index.len()).filter(is_of_torch).count();
     let most = |part: usize, of: usize| part * COVERED.1 >= of * COVERED.0;
     forms
         .into_iter()
@@ -185,11 +181,8 @@ fn size_beside(walk: &Walk, chunk: Chunk, place: u64, block: usize) -> Option<u6
     let is_size = |size: &u64| (bytes..=bytes.saturating_add(ROUNDED.max(bytes / 8))).contains(size);
     let from = chunk.start.max(place.saturating_sub(NEAR * 8));
     let to = (place + NEAR * 8).min(chunk.start + chunk.bytes - 8);
-    (from..=to)
-        .step_by(8)
-        .filter(|near| *near != place)
-        .map(|near| walk.copy.word(near))
-        .find(is_size)
+    let near = (from..=to).step_by(8).filter(|near| *near != place);
+    near.map(|near| walk.copy.word(near)).find(is_size)
 }
 
 /// Whether the chunk leads to one of the same form whose block begins where this one ends.

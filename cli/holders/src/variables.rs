@@ -14,7 +14,7 @@ use crate::{Map, Set};
 
 pub(crate) fn split(searched: &mut Findings) {
     let holding = holding(searched);
-    let (copy, modules) = (searched.copy, &mut searched.modules);
+    let (copy, modules) = (searched.copy, &searched.modules);
     let (native, graph) = (&mut searched.native, &mut searched.graph);
     for (root, addresses) in holding {
         let Some(Root::Native(of)) = graph.root(root).cloned() else {

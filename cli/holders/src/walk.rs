@@ -217,9 +217,8 @@ impl<'w, 's> Walk<'w, 's> {
 
     /// Python objects that words of native memory lead to, although their counts show no such reference.
     pub fn refused(&self) -> impl Iterator<Item = u64> + '_ {
-        (self.entries.iter())
-            .filter(|(.., sort)| *sort == Sort::Word)
-            .map(|(object, ..)| *object)
+        let words = self.entries.iter().filter(|(.., sort)| *sort == Sort::Word);
+        words.map(|(object, ..)| *object)
     }
 
     pub fn unexplained(&self) -> bool {
@@ -557,8 +556,7 @@ impl<'w, 's> Walk<'w, 's> {
     }
 
     pub fn contains_object(&mut self, chunk: Chunk) -> bool {
-        self.python
-            .as_deref_mut()
-            .is_some_and(|python| object_in(self.copy, python, chunk).is_some())
+        let python = self.python.as_deref_mut();
+        python.is_some_and(|python| object_in(self.copy, python, chunk).is_some())
     }
 }

@@ -98,7 +98,7 @@ fn program(folder: &Path) -> PathBuf {
 type Reached = HashMap<u64, (String, Option<String>)>;
 
 /// A walk from the native roots, without any preference among them.
-fn walk(copy: &Image, modules: &mut Modules, native: &mut Native, blocks: &[u64]) -> Reached {
+fn walk(copy: &Image, modules: &Modules, native: &mut Native, blocks: &[u64]) -> Reached {
     let mut found = Reached::new();
     let mut seen = HashMap::new();
     for root in native.roots(modules) {
@@ -133,7 +133,7 @@ fn blocks_are_reached_from_exactly_the_roots_that_keep_them() {
     let program = Program::start(&mut Command::new(program(folder.path())));
     let process = program.process();
     let copy = Image::take(&process, &[]).expect("copied");
-    let mut modules = Modules::find(&copy);
+    let modules = Modules::find(&copy);
     let mut native = Native::find(&copy, &modules, None);
     let mut expected: HashMap<u64, String> = HashMap::new();
     for line in &program.lines {
@@ -142,7 +142,7 @@ fn blocks_are_reached_from_exactly_the_roots_that_keep_them() {
     }
     let blocks: Vec<u64> = expected.keys().copied().collect();
     native.find_records(&copy, &blocks);
-    let found = walk(&copy, &mut modules, &mut native, &blocks);
+    let found = walk(&copy, &modules, &mut native, &blocks);
     let mut in_chunks: HashMap<u64, Chunk> = HashMap::new();
     for chunk in native.chunks_where(&copy, &[Heap::Glibc, Heap::Python], |_| true) {
         for at in (chunk.start..chunk.start + chunk.bytes).step_by(8) {
@@ -278,7 +278,7 @@ fn the_heap_of_an_unknown_allocator_is_followed_from_exact_addresses() {
     let program = Program::start(&mut Command::new(program));
     let process = program.process();
     let copy = Image::take(&process, &[]).expect("copied");
-    let mut modules = Modules::find(&copy);
+    let modules = Modules::find(&copy);
     let mut native = Native::find(&copy, &modules, None);
     let number = |line: &String| u64::from_str_radix(line, 16).expect("a number");
     let numbers: Vec<u64> = program.lines.iter().map(number).collect();
@@ -292,7 +292,7 @@ fn the_heap_of_an_unknown_allocator_is_followed_from_exact_addresses() {
         None,
         "no object starts at an odd address"
     );
-    let found = walk(&copy, &mut modules, &mut native, &[held, far]);
+    let found = walk(&copy, &modules, &mut native, &[held, far]);
     assert_eq!(
         found.get(&held).map(|(root, _)| root.as_str()),
         Some("g_object in own_allocator")

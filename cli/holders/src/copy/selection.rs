@@ -154,10 +154,8 @@ pub fn without(range: &Range<u64>, excluded: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut parts = Vec::new();
     let mut start = range.start;
     let first = excluded.partition_point(|excluded| excluded.end <= range.start);
-    for excluded in excluded[first..]
-        .iter()
-        .take_while(|excluded| excluded.start < range.end)
-    {
+    let inside = (excluded[first..].iter()).take_while(|excluded| excluded.start < range.end);
+    for excluded in inside {
         if start < excluded.start {
             parts.push(start..excluded.start);
         }

@@ -85,8 +85,13 @@ fn targets(graph: &impl Links, node: u32) -> impl Iterator<Item = u32> {
 /// entry are left out. `host`: nodes with their bytes of host memory.
 pub fn dominators(graph: &(impl Links + Sync), entries: &[u32], weights: &[(u32, u64)], host: &[(u32, u64)]) -> Tree {
     let weighted: Vec<u32> = weights.iter().chain(host).map(|(node, _)| *node).collect();
-    let relevant = relevant(graph, entries, &weighted);
-    let order = Order::find(graph, entries, &relevant);
+    let mut is_entry = vec![false; graph.nodes()];
+    let entries: Vec<u32> = (entries.iter().copied())
+        .filter(|entry| (*entry as usize) < is_entry.len())
+        .collect();
+    entries.iter().for_each(|entry| is_entry[*entry as usize] = true);
+    let relevant = relevant(graph, &is_entry, &weighted);
+    let order = Order::find(graph, &entries, &is_entry, &relevant);
     let parents = order.dominators();
     let mut tree: Vec<Dominated> = (order.nodes[1..].iter().zip(&parents[1..]))
         .map(|(&node, &parent)| Dominated {
@@ -156,14 +161,8 @@ fn spans(tree: &[Dominated]) -> Vec<(u32, u32)> {
 ///
 /// The graph has no links back, and making them costs more than this: nodes are marked in passes, forward and backward in
 /// turn. Breadth-first numbers rise along most paths, so that few passes are needed.
-fn relevant(graph: &(impl Links + Sync), entries: &[u32], weighted: &[u32]) -> Vec<bool> {
+fn relevant(graph: &(impl Links + Sync), is_entry: &[bool], weighted: &[u32]) -> Vec<bool> {
     let count = graph.nodes();
-    let mut is_entry = vec![false; count];
-    for &entry in entries {
-        if let Some(entry) = is_entry.get_mut(entry as usize) {
-            *entry = true;
-        }
-    }
     // Marks of entries and of other nodes. They are only set, so their order does not matter in the end.
     const ENTRY: u8 = 1;
     const INNER: u8 = 2;
@@ -182,10 +181,8 @@ fn relevant(graph: &(impl Links + Sync), entries: &[u32], weighted: &[u32]) -> V
         }
         is_new
     };
-    let mut pieces: Vec<Range<u32>> = (0..count as u32)
-        .step_by(PIECE as usize)
-        .map(|first| first..(count as u32).min(first + PIECE))
-        .collect();
+    let firsts = (0..count as u32).step_by(PIECE as usize);
+    let mut pieces: Vec<Range<u32>> = firsts.map(|first| first..(count as u32).min(first + PIECE)).collect();
     for pass in 0..PASSES {
         pieces.reverse();
         let changed = parallel::map(&pieces, |piece| match pass % 2 == 0 {
@@ -209,21 +206,16 @@ struct Order {
 }
 
 impl Order {
-    fn find(graph: &impl Links, entries: &[u32], relevant: &[bool]) -> Order {
+    fn find(graph: &impl Links, entries: &[u32], is_entry: &[bool], relevant: &[bool]) -> Order {
         let mut nodes = vec![NONE];
         let mut parents = vec![0];
         let mut numbers = vec![NONE; graph.nodes()];
         let is_relevant = |node: u32| relevant.get(node as usize) == Some(&true);
         // All entries are numbered as children of the virtual root when their turn comes; until then the mark keeps others
         // from adopting them.
-        let entries: Vec<u32> = entries.iter().copied().filter(|&entry| is_relevant(entry)).collect();
-        let mut is_entry = vec![false; graph.nodes()];
-        for &entry in &entries {
-            is_entry[entry as usize] = true;
-        }
         let mut open: Vec<(u32, usize)> = Vec::new();
-        for &entry in &entries {
-            if numbers[entry as usize] != NONE {
+        for &entry in entries {
+            if !is_relevant(entry) || numbers[entry as usize] != NONE {
                 continue;
             }
             numbers[entry as usize] = nodes.len() as u32;
@@ -244,7 +236,7 @@ impl Order {
                 }
             }
         }
-        let (starts, sources) = Self::sources(graph, &nodes, &numbers, &is_entry);
+        let (starts, sources) = Self::sources(graph, &nodes, &numbers, is_entry);
         Order {
             nodes,
             parents,

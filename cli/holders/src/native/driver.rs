@@ -149,45 +149,38 @@ struct Files {
 
 impl Files {
     fn find(copy: &Image, modules: &Modules) -> Option<Files> {
-        let mut files = Files {
-            span: Range {
-                start: u64::MAX,
-                end: 0,
-            },
-            data: Vec::new(),
-            code: Vec::new(),
-            exported: Vec::new(),
-        };
+        let (mut data, mut code, mut addresses) = (Vec::new(), Vec::new(), Vec::new());
         let is_driver = |module: &&Module| Role::of(&module.path) == Role::Driver;
         for module in modules.all().iter().filter(is_driver) {
-            files.data.extend(module.globals.iter().cloned());
+            data.extend(module.globals.iter().cloned());
             let regions = copy.regions();
             let of_module = |(_, region): &(usize, &Region)| region.name == module.path;
             for (place, region) in regions.iter().enumerate().filter(of_module) {
-                let next = regions
-                    .get(place + 1)
-                    .filter(|next| next.range.start == region.range.end);
                 // Tables of functions become read-only once the loader has written them.
-                let was_written = next.is_some_and(|next| next.writable && next.name == region.name);
+                let was_written = regions.get(place + 1).is_some_and(|next| {
+                    next.range.start == region.range.end && next.writable && next.name == region.name
+                });
                 if region.executable {
-                    files.code.push(region.range.clone());
+                    code.push(region.range.clone());
                 } else if region.writable || was_written {
-                    files.data.push(region.range.clone());
+                    data.push(region.range.clone());
                 }
             }
             match exported(copy, &module.path) {
-                Some(addresses) => files
-                    .exported
-                    .extend(addresses.iter().map(|at| at.wrapping_add(module.bias))),
-                None => files.code.clear(),
+                Some(exported) => addresses.extend(exported.iter().map(|at| at.wrapping_add(module.bias))),
+                None => code.clear(),
             }
         }
-        for range in files.data.iter().chain(&files.code) {
-            files.span.start = files.span.start.min(range.start);
-            files.span.end = files.span.end.max(range.end);
-        }
-        files.exported.sort_unstable();
-        (files.span.start < files.span.end).then_some(files)
+        addresses.sort_unstable();
+        let all = || data.iter().chain(&code);
+        let start = all().map(|range| range.start).min()?;
+        let end = all().map(|range| range.end).max()?;
+        Some(Files {
+            span: start..end,
+            data,
+            code,
+            exported: addresses,
+        })
     }
 
     #[inline]

@@ -84,9 +84,8 @@ pub fn find(copy: &Image, modules: &Modules, pages: &mut Pages, memory: &[Range<
                 }
                 // Programs reserve terabytes, and core files may claim any size: a heap begins in memory that exists.
                 let next = copy.next_copied(at + 1);
-                at = next
-                    .and_then(|next| next.checked_next_multiple_of(HEAP))
-                    .unwrap_or(range.end);
+                let heap = next.and_then(|next| next.checked_next_multiple_of(HEAP));
+                at = heap.unwrap_or(range.end);
             }
         }
     }

@@ -45,7 +45,7 @@ impl Blocks {
         };
         let of_loader = |module: &&Module| module.file_name().starts_with("ld-linux");
         let mut loaders = modules.all().iter().filter(of_loader);
-        let list = loaders.find_map(|loader| modules.address_of(copy, loader, "_r_debug"));
+        let list = loaders.find_map(|loader| loader.address_of(copy, "_r_debug"));
         let mut file = list.map_or(0, |list| copy.word(list + 8));
         for _ in 0..MOST_FILES {
             if file == 0 || !copy.has(file) {
@@ -90,7 +90,7 @@ fn distance_offset(copy: &Image, modules: &Modules) -> Option<u64> {
     const NAME: &str = "_thread_db_link_map_l_tls_offset";
     let is_library = |module: &&Module| starts_with_one(module.file_name(), &["libc.so", "libc-", "libpthread"]);
     let mut libraries = modules.all().iter().filter(is_library);
-    let at = libraries.find_map(|library| modules.address_of(copy, library, NAME))?;
+    let at = libraries.find_map(|library| library.address_of(copy, NAME))?;
     // Bits of the field, number of elements, offset in bytes.
     let [bits, count, offset] = [0, 4, 8].map(|part| copy.half(at + part));
     (bits == 64 && count == 1 && offset.is_multiple_of(8) && offset < 1 << 16).then(|| u64::from(offset))

@@ -62,10 +62,8 @@ impl Pages {
     pub fn present(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> + use<'_> {
         let first = self.runs.partition_point(|run| run.end <= range.start);
         let clipped = move |run: &Range<u64>| run.start.max(range.start & !(PAGE - 1))..run.end.min(range.end);
-        self.runs[first..]
-            .iter()
-            .map(clipped)
-            .take_while(|run| run.start < run.end)
+        let runs = self.runs[first..].iter().map(clipped);
+        runs.take_while(|run| run.start < run.end)
     }
 
     /// The addresses of the present pages of a range.

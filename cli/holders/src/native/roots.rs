@@ -158,14 +158,9 @@ pub fn stacks(copy: &Image, pages: &Pages, memory: &[Range<u64>]) -> Vec<Stack> 
         stack.thread = thread;
         stacks.push(stack);
     }
-    let is_known = |at: u64| {
-        stacks
-            .iter()
-            .flat_map(|stack| &stack.locals)
-            .any(|range| range.contains(&at))
-    };
+    let locals: Vec<&Range<u64>> = stacks.iter().flat_map(|stack| &stack.locals).collect();
     let mut others = all_descriptors(copy, pages, memory);
-    others.retain(|at| !is_known(*at));
+    others.retain(|at| !locals.iter().any(|range| range.contains(at)));
     for stack in stacks.iter_mut().filter(|stack| stack.locals.is_none()) {
         let own = |at: &u64| stack.thread.thread_pointer == Some(*at) || copy.half(at + THREAD_ID) == stack.thread.id;
         let only = || (others.len() == 1).then_some(0);

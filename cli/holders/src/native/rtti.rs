@@ -91,13 +91,10 @@ impl Classes {
     /// The class of the object that starts here.
     #[inline]
     pub fn object(&mut self, copy: &Image, address: u64) -> Option<ClassId> {
+        if let Some(known) = self.known_object(copy, address) {
+            return known;
+        }
         let table = copy.word(address);
-        if !self.may_be_table(table) {
-            return None;
-        }
-        if let Some(known) = self.by_table.get(&table) {
-            return *known;
-        }
         let found = self.read(copy, table).map(|name| self.intern(name));
         self.by_table.insert(table, found);
         found
@@ -146,19 +143,22 @@ impl Classes {
 
     /// As [`Classes::chunk`], of what was asked for before; `None` if this was not.
     pub fn known(&self, copy: &Image, start: u64) -> Option<Option<ClassId>> {
-        let object = |address: u64| {
-            let table = copy.word(address);
-            match self.may_be_table(table) {
-                true => self.by_table.get(&table).copied(),
-                false => Some(None),
-            }
-        };
-        let Some(class) = object(start)? else {
+        let Some(class) = self.known_object(copy, start)? else {
             return Some(None);
         };
         match self.shared[class.0 as usize] {
             None => Some(Some(class)),
-            Some((offset, declared)) => Some(Some(object(start + offset)?.unwrap_or(declared))),
+            Some((offset, declared)) => Some(Some(self.known_object(copy, start + offset)?.unwrap_or(declared))),
+        }
+    }
+
+    /// As [`Classes::object`], of what was asked for before; `None` if this was not.
+    #[inline]
+    fn known_object(&self, copy: &Image, address: u64) -> Option<Option<ClassId>> {
+        let table = copy.word(address);
+        match self.may_be_table(table) {
+            true => self.by_table.get(&table).copied(),
+            false => Some(None),
         }
     }
 

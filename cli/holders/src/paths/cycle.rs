@@ -60,14 +60,11 @@ impl Cycles {
             *sizes.entry(*component).or_default() += 1;
         }
         let refers_to_itself = |place: usize| {
-            garbage
-                .referrers(place)
-                .iter()
-                .any(|(referrer, _)| *referrer as usize == place)
+            let mut referrers = garbage.referrers(place).iter();
+            referrers.any(|(referrer, _)| *referrer as usize == place)
         };
-        let is_cyclic = (0..components.len())
-            .map(|place| sizes[&components[place]] > 1 || refers_to_itself(place))
-            .collect();
+        let is_cyclic = |place: usize| sizes[&components[place]] > 1 || refers_to_itself(place);
+        let is_cyclic = (0..components.len()).map(is_cyclic).collect();
         Cycles {
             components,
             is_cyclic,
@@ -120,10 +117,8 @@ impl Cycles {
         let text = match ring.is_empty() {
             true => format!("cycle of {} objects", self.sizes[&self.components[start as usize]]),
             false => {
-                let nodes = ring
-                    .iter()
-                    .filter_map(|(place, edge)| Some((node(names, *place)?, *edge)));
-                let nodes = nodes.collect();
+                let nodes = |(place, edge): &(u32, Edge)| Some((node(names, *place)?, *edge));
+                let nodes = ring.iter().filter_map(nodes).collect();
                 text_of_nodes(names, nodes)
             }
         };
@@ -167,11 +162,8 @@ fn search(
     wanted: impl Fn(u32) -> bool,
 ) -> Option<(u32, Vec<(u32, Edge)>)> {
     let referrers = |place: u32| garbage.referrers(place as usize).iter().copied();
-    let entered = |place: u32| {
-        referrers(place)
-            .map(|(referrer, _)| referrer)
-            .filter(|place| enter(*place))
-    };
+    let sources = |place: u32| referrers(place).map(|(referrer, _)| referrer);
+    let entered = |place: u32| sources(place).filter(|place| enter(*place));
     let way = way(from, budget, entered, wanted)?;
     let reference = |pair: &[u32]| referrers(pair[0]).find(|(referrer, _)| *referrer == pair[1]);
     let path = way.windows(2).rev().filter_map(reference).collect();

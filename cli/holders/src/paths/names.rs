@@ -286,9 +286,8 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
             let file = modules.with_global(address).map_or("", |module| module.file_name());
             return format!("{variable} in {file}");
         }
-        let class = native
-            .chunk(copy, address)
-            .and_then(|chunk| native.class(copy, chunk.start));
+        let chunk = native.chunk(copy, address);
+        let class = chunk.and_then(|chunk| native.class(copy, chunk.start));
         class.map_or_else(|| "native memory".to_owned(), torch::short_class)
     }
 

@@ -203,9 +203,8 @@ impl Tables {
                         let of = python.object(copy, *tensor);
                         of.is_some_and(|of| python.type_name(of) != "NoneType")
                     });
-                    tables
-                        .tensors
-                        .extend(tensors.into_iter().filter_map(inner).map(|(_, tensor)| tensor));
+                    let tensors = tensors.into_iter().filter_map(inner);
+                    tables.tensors.extend(tensors.map(|(_, tensor)| tensor));
                 }
                 _ => {
                     let Some(value) = graph.find(copy, value) else { continue };
@@ -267,9 +266,8 @@ impl Modules {
     /// The number of a module, which is added with those around it if it is new.
     fn number(&mut self, names: &mut Names, all: &[Owner], owner: u32, numbers: &mut [Option<usize>]) -> usize {
         let around = std::iter::successors(Some(owner), |module| all[*module as usize].parent);
-        let chain: Vec<u32> = around
-            .take_while(|module| numbers[*module as usize].is_none())
-            .collect();
+        let is_new = |module: &u32| numbers[*module as usize].is_none();
+        let chain: Vec<u32> = around.take_while(is_new).collect();
         let outermost = chain.last().map_or(Some(owner), |module| all[*module as usize].parent);
         let mut number = outermost.and_then(|module| numbers[module as usize]);
         for module in chain.into_iter().rev() {

@@ -187,11 +187,8 @@ fn choose(names: &mut Names, tree: &Tree, explained: &Set<NodeId>, blocks: &[Blo
     let nodes = names.searched.graph.len();
     let entries = &tree.nodes;
     let bytes = |place: u32| entries[place as usize].bytes;
-    let total: u64 = entries
-        .iter()
-        .filter(|entry| entry.node as usize >= nodes)
-        .map(|entry| entry.bytes)
-        .sum();
+    let of_blocks = entries.iter().filter(|entry| entry.node as usize >= nodes);
+    let total: u64 = of_blocks.map(|entry| entry.bytes).sum();
     let is_of_circle = of_circles(names, tree);
     let mut candidates: Vec<Candidate> = Vec::new();
     for place in 0..entries.len() as u32 {

@@ -235,11 +235,8 @@ pub(super) fn without_runs(path: &[(NodeId, Edge)], keys: &[u64]) -> Shortened {
     let mut at = 0;
     while at < path.len() {
         let run = (1..=PERIOD.min((path.len() - at) / (2 * KEPT + 1))).find_map(|period| {
-            let equal = keys[at + period..]
-                .iter()
-                .zip(&keys[at..])
-                .take_while(|(a, b)| a == b)
-                .count();
+            let pairs = keys[at + period..].iter().zip(&keys[at..]);
+            let equal = pairs.take_while(|(a, b)| a == b).count();
             let times = equal / period + 1;
             (times > 2 * KEPT).then_some((period, times))
         });

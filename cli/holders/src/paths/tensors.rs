@@ -100,16 +100,13 @@ fn read(copy: &Image, at: u64, bytes: u64) -> Option<HeldTensor> {
         true => at.wrapping_add(8),
         false => word(1),
     };
-    let shape: Vec<u64> = (0..dimensions)
-        .map(|nth| copy.word(sizes.wrapping_add(8 * nth)))
-        .collect();
+    let size_of = |nth: u64| copy.word(sizes.wrapping_add(8 * nth));
+    let shape: Vec<u64> = (0..dimensions).map(size_of).collect();
     let strides = sizes.wrapping_add(8 * dimensions.max(INLINE));
     let (first, elements) = (word(1 + WORDS), word(2 + WORDS));
-    let product = shape
-        .iter()
-        .try_fold(1u64, |product, size| product.checked_mul(*size))?;
-    let mut last = first;
+    let (mut product, mut last) = (1u64, first);
     for (nth, size) in (0u64..).zip(&shape) {
+        product = product.checked_mul(*size)?;
         let stride = copy.word(strides.wrapping_add(8 * nth));
         last = last.checked_add(size.checked_sub(1)?.checked_mul(stride)?)?;
     }

@@ -240,15 +240,11 @@ pub(super) fn attribute(label: &str) -> String {
 
 /// `a` for `['a']`.
 fn unquoted(label: &str) -> &str {
-    let inner = label
-        .strip_prefix('[')
-        .and_then(|rest| rest.strip_suffix(']'))
-        .unwrap_or(label);
-    let quote = |c| c == '\'' || c == '"';
-    inner
-        .strip_prefix(quote)
-        .and_then(|rest| rest.strip_suffix(quote))
-        .unwrap_or(inner)
+    let inner = label.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    let inner = inner.unwrap_or(label);
+    let quote = ['\'', '"'];
+    let text = inner.strip_prefix(quote).and_then(|rest| rest.strip_suffix(quote));
+    text.unwrap_or(inner)
 }
 
 /// A step and what a run of equal ones needs.
@@ -336,10 +332,8 @@ fn is_meaningless(kind: Kind) -> bool {
 fn reference(from: &Part, part: &Part, next: Option<&Part>, parts: &[Part], nth: usize) -> (String, String) {
     let fixed = |text: &str| (text.to_owned(), text.to_owned());
     let next_kind = next.map_or(Kind::Gap, |next| next.kind);
-    if part.label.hidden || is_meaningless(part.kind) && part.kind != Kind::Unnamed && part.kind != Kind::Context {
-        return fixed("");
-    }
-    if part.place == Place::Threads {
+    let has_no_words = is_meaningless(part.kind) && part.kind != Kind::Unnamed && part.kind != Kind::Context;
+    if part.label.hidden || has_no_words || part.place == Place::Threads {
         return fixed("");
     }
     if part.kind == Kind::Context && !part.label.shape.is_empty() {
@@ -382,9 +376,8 @@ fn reference(from: &Part, part: &Part, next: Option<&Part>, parts: &[Part], nth:
 
 fn has_node_before(parts: &[Part], nth: usize) -> bool {
     let object = parts[..=nth].iter().rposition(|part| part.kind == Kind::Object);
-    object
-        .and_then(|place| place.checked_sub(1))
-        .is_some_and(|place| parts[place].kind == Kind::PyNode)
+    let before = object.and_then(|place| place.checked_sub(1));
+    before.is_some_and(|place| parts[place].kind == Kind::PyNode)
 }
 
 /// Whether the next part needs no words of its own. `via`: what leads to it.

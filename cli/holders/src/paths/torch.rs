@@ -35,10 +35,8 @@ pub(super) fn through_modules(steps: Vec<Pace>) -> Vec<Pace> {
         let before = out.last_mut().filter(|_| depth > 0);
         // Programs choose the keys of these as data; other modules have attributes or indices.
         let has_free_keys = |before: &Pace| matches!(before.holder.as_str(), "ModuleDict" | "ParameterDict");
-        let is_index = key
-            .trim_matches(['[', ']', '\''])
-            .bytes()
-            .all(|byte| byte.is_ascii_digit());
+        let mut inner = key.trim_matches(['[', ']', '\'']).bytes();
+        let is_index = inner.all(|byte| byte.is_ascii_digit());
         let name = attribute(key);
         step.shape = match is_index || before.as_deref().is_some_and(has_free_keys) {
             true => ".*".to_owned(),

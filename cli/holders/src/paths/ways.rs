@@ -272,11 +272,8 @@ impl Ways {
 
     /// The shared place that a word points to.
     fn place_of(&self, word: u64) -> Option<u32> {
-        let before = self
-            .wanted
-            .partition_point(|(range, _)| range.start <= word)
-            .checked_sub(1)?;
-        let (range, place) = &self.wanted[before];
+        let after = self.wanted.partition_point(|(range, _)| range.start <= word);
+        let (range, place) = &self.wanted[after.checked_sub(1)?];
         (word < range.end).then_some(*place)
     }
 }

@@ -238,12 +238,8 @@ impl Python {
         let code = self.frame_code(copy, frame)?;
         let instruction = copy.word(frame + o.frame_instruction);
         let offset = instruction.checked_sub(code + o.code_instructions);
-        Some((
-            code,
-            offset
-                .and_then(|offset| u32::try_from(offset).ok())
-                .unwrap_or(BEFORE_FIRST),
-        ))
+        let offset = offset.and_then(|offset| u32::try_from(offset).ok());
+        Some((code, offset.unwrap_or(BEFORE_FIRST)))
     }
 
     /// `gen, train.py:62`.

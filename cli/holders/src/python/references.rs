@@ -130,10 +130,8 @@ impl Python {
             return 0..0;
         }
         let keys = copy.word(info.address + self.offsets.type_cached_keys);
-        let mut count = self
-            .entries(copy, keys)
-            .map_or(0, |entries| entries.count)
-            .min(MOST_VALUES);
+        let entries = self.entries(copy, keys);
+        let mut count = entries.map_or(0, |entries| entries.count.min(MOST_VALUES));
         if self.minor() >= 13 {
             count = count.min(copy.byte(address + info.basic).into());
         }

@@ -66,12 +66,9 @@ impl Python {
         interpreter_roots(&state, see);
         if o.interpreter_monitoring != ABSENT {
             let root = PythonRoot::Interpreter("monitoring callback");
-            for callbacks in interpreters
-                .iter()
-                .map(|interpreter| interpreter + o.interpreter_monitoring)
-            {
+            for interpreter in &interpreters {
                 for at in (0..o.interpreter_monitoring_bytes).step_by(8) {
-                    object(see, &root, copy.word(callbacks + at));
+                    object(see, &root, copy.word(interpreter + o.interpreter_monitoring + at));
                 }
             }
         }
@@ -180,9 +177,8 @@ impl Python {
             ABSENT => {
                 let modules = copy.word(interpreter + o.interpreter_modules);
                 let module = self.value_of(copy, modules, "atexit");
-                module
-                    .and_then(|module| self.module_state(copy, module))
-                    .map(|state| state.start)
+                let state = module.and_then(|module| self.module_state(copy, module));
+                state.map(|state| state.start)
             }
             _ if self.is_state_shifted => None,
             at => Some(interpreter + at),
@@ -214,12 +210,9 @@ impl Python {
             if first == ABSENT {
                 continue;
             }
-            for entry in (first..first + bytes)
-                .step_by(o.static_type_bytes as usize)
-                .map(|at| interpreter + at)
-            {
+            for entry in (first..first + bytes).step_by(o.static_type_bytes as usize) {
                 for at in [o.static_type_dict, o.static_type_subclasses] {
-                    let target = copy.word(entry + at);
+                    let target = copy.word(interpreter + entry + at);
                     if is_address(target) {
                         see(
                             &PythonRoot::Interpreter("static types"),
@@ -243,10 +236,8 @@ impl Python {
     /// The value of a text in a dictionary.
     pub(super) fn value_of(&mut self, copy: &Image, dict: u64, name: &str) -> Option<u64> {
         let of = self.object(copy, dict)?;
-        let values = self.is_dict(of).then(|| self.values_by_name(copy, dict))?;
-        values
-            .into_iter()
-            .find_map(|(key, value)| (key == name).then_some(value))
+        let mut values = self.is_dict(of).then(|| self.values_by_name(copy, dict))?.into_iter();
+        values.find_map(|(key, value)| (key == name).then_some(value))
     }
 }
 

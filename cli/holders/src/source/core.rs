@@ -231,9 +231,8 @@ impl Core {
             .flatten();
         let Some(headers) = in_core else {
             let modified = file.metadata().and_then(|found| found.modified()).ok();
-            return modified
-                .zip(written)
-                .is_some_and(|(modified, written)| modified <= written);
+            let times = modified.zip(written);
+            return times.is_some_and(|(modified, written)| modified <= written);
         };
         let bias = headers.bias(start);
         let expected = headers.build_id(&|address, buffer| dumped(bias.wrapping_add(address), buffer));
@@ -322,10 +321,9 @@ impl Source for Core {
         let mut found: Vec<Range<u64>> = Vec::new();
         let mut address = range.start;
         while address < range.end {
-            let place = self
-                .segments
-                .partition_point(|segment| segment.memory(0).end <= address);
-            let Some(segment) = self.segments.get(place) else { break };
+            let segments = &self.segments;
+            let place = segments.partition_point(|segment| segment.memory(0).end <= address);
+            let Some(segment) = segments.get(place) else { break };
             let start = address.max(segment.address);
             let end = range.end.min(segment.address + segment.file_bytes);
             if start < end {

@@ -59,9 +59,8 @@ impl Walk<'_, '_> {
         let (of_driver, mut open): (Vec<&Area>, Vec<&Area>) =
             (apart.areas.iter()).partition(|area| self.is_of_driver(area));
         // Those that are entered lead to others.
-        while let Some(place) = open
-            .iter()
-            .position(|area| self.apart.holders.contains_key(&area.range.start))
+        let is_reached = |walk: &Self, area: &Area| walk.apart.holders.contains_key(&area.range.start);
+        while let Some(place) = open.iter().position(|area| is_reached(self, area))
             && self.budget.has_time()
         {
             self.enter(open.remove(place));

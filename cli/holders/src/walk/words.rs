@@ -36,11 +36,12 @@ impl Walk<'_, '_> {
                     }
                     Target::Block(block, interior) => self.tail_to_block(from, edge, block, interior),
                     // A stale word that leads to the driver's memory would lead to every block.
-                    Target::Node(id, _)
-                        if self
-                            .native
-                            .is_driver_although_reached(self.copy, self.graph.address(id)) => {}
-                    Target::Node(id, unnamed) => self.offer(id, from, edge, WORD, true, unnamed),
+                    Target::Node(id, unnamed) => {
+                        let address = self.graph.address(id);
+                        if !self.native.is_driver_although_reached(self.copy, address) {
+                            self.offer(id, from, edge, WORD, true, unnamed);
+                        }
+                    }
                 }
             }
             self.run();
@@ -272,10 +273,8 @@ impl Walk<'_, '_> {
         for place in 0..chunk.bytes.min(MOST) / 8 {
             let word = self.copy.word(start + place * 8);
             let object = word & !1;
-            if object < PAGE || object & 7 != 0 || !self.copied.contains(&object) || !self.copy.has(object) {
-                continue;
-            }
-            if !counts::refers_back(self.copy, object, start) {
+            let may_be_object = object >= PAGE && object & 7 == 0 && self.copied.contains(&object);
+            if !may_be_object || !self.copy.has(object) || !counts::refers_back(self.copy, object, start) {
                 continue;
             }
             let Some(python) = self.python.as_deref_mut() else {

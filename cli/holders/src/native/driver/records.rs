@@ -145,7 +145,6 @@ fn of_equal_form(driver: &mut Driver, copy: &Image, native: &Native, mentions: &
         }
     }
     let mut linked: Map<u64, Vec<Chunk>> = Map::default();
-    let mut members = Vec::new();
     for chunks in forms.into_values() {
         let leads = |chunk: &Chunk| targets(copy, native, chunk).any(|target| driver.has_record(copy, &target));
         let (leading, others): (Vec<Chunk>, Vec<Chunk>) = chunks.iter().partition(|chunk| leads(chunk));
@@ -165,36 +164,28 @@ fn of_equal_form(driver: &mut Driver, copy: &Image, native: &Native, mentions: &
             }
         }
     }
-    for component in components(&linked) {
-        let starts: Set<u64> = component.iter().map(|chunk| chunk.start).collect();
-        members.push((starts, component));
-    }
-    let owners = owners(driver, copy, native, &members);
-    for ((_, component), owner) in members.iter().zip(owners) {
-        if owner
-            == (Owner {
-                driver: true,
-                other: false,
-            })
-        {
-            for chunk in component {
+    let components = components(&linked);
+    let owners = owners(driver, copy, native, &components);
+    for (component, owner) in components.iter().zip(owners) {
+        if owner.driver && !owner.other {
+            for chunk in component.values() {
                 driver.add(copy, native, *chunk);
             }
         }
     }
 }
 
-/// The chunks that are linked with each other.
-fn components(linked: &Map<u64, Vec<Chunk>>) -> Vec<Vec<Chunk>> {
+/// The chunks that are linked with each other, by their starts.
+fn components(linked: &Map<u64, Vec<Chunk>>) -> Vec<Map<u64, Chunk>> {
     let mut seen: Set<u64> = Set::default();
     let mut found = Vec::new();
     for start in linked.keys() {
-        let mut component = Vec::new();
+        let mut component = Map::default();
         let mut open = vec![*start];
         while let Some(start) = open.pop() {
             for chunk in linked.get(&start).into_iter().flatten() {
                 if seen.insert(chunk.start) {
-                    component.push(*chunk);
+                    component.insert(chunk.start, *chunk);
                     open.push(chunk.start);
                 }
             }
@@ -214,27 +205,27 @@ struct Owner {
 }
 
 /// What leads to each component.
-fn owners(driver: &Driver, copy: &Image, native: &Native, components: &[(Set<u64>, Vec<Chunk>)]) -> Vec<Owner> {
+fn owners(driver: &Driver, copy: &Image, native: &Native, components: &[Map<u64, Chunk>]) -> Vec<Owner> {
     /// Only so much of a larger chunk is examined.
     const MOST_BYTES: u64 = 1 << 20;
     let mut owners = vec![Owner::default(); components.len()];
     if components.is_empty() {
         return owners;
     }
-    let chunks = components.iter().flat_map(|(_, chunks)| chunks);
-    let starts = Bits::of(copy.granules(), chunks.filter_map(|chunk| copy.granule(chunk.start)));
+    let starts = components.iter().flat_map(|component| component.keys());
+    let starts = Bits::of(copy.granules(), starts.filter_map(|start| copy.granule(*start)));
     let mut known: Map<u64, bool> = Map::default();
     let pointers = copy.search(
         |word| word % 16 == 0 && word >= PAGE,
         |place, word| {
             starts.get(copy.granule(word)?).then_some(())?;
-            let component = components.iter().position(|(own, _)| own.contains(&word))?;
+            let component = components.iter().position(|own| own.contains_key(&word))?;
             Some((place, component))
         },
     );
     for (place, component) in pointers {
         let is_driver = match native.around(copy, place) {
-            Some(parent) if components[component].0.contains(&parent.start) => continue,
+            Some(parent) if components[component].contains_key(&parent.start) => continue,
             Some(mut parent) => *known.entry(parent.start).or_insert_with(|| {
                 parent.bytes = parent.bytes.min(MOST_BYTES);
                 driver.has(copy, &parent)

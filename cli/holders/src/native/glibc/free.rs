@@ -171,7 +171,6 @@ fn main_top_pointer(copy: &Image, modules: &Modules) -> Option<u64> {
     let is_libc = |module: &&Module| Role::of(&module.path) == Role::System;
     let of_libc = modules.all().iter().filter(is_libc).flat_map(|module| &module.globals);
     let of_first = modules.all().iter().take(1).flat_map(|module| &module.globals);
-    of_libc
-        .chain(of_first)
-        .find_map(|globals| top_pointer(copy, globals.clone()))
+    let mut globals = of_libc.chain(of_first);
+    globals.find_map(|globals| top_pointer(copy, globals.clone()))
 }
