@@ -39,7 +39,7 @@ pub fn live_blocks(source: &dyn Source, mut deadline: Deadline) -> Result<Option
     let of_allocator = |region: &&Region| FILES.iter().any(|file| region.name.contains(file));
     let mut files = regions.iter().filter(of_allocator).map(|region| &region.range);
     let Some(first) = files.next() else { return Ok(None) };
-    let tables = first.start..files.last().unwrap_or(first).end;
+    let tables = first.start..files.next_back().unwrap_or(first).end;
     // The process goes on, so a chunk may have changed while the others were copied.
     let mut read = look(source, &tables, deadline);
     for _ in 1..LOOKS {

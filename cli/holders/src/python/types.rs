@@ -370,8 +370,11 @@ macro_rules! fields {
     ($($sort:ident $offset:expr => $name:literal),* $(,)?) => { vec![$(($offset, $name, Sort::$sort)),*] };
 }
 
-/// The types of the interpreter with a known structure, by exported name.
-fn known(o: &Offsets) -> Vec<(Kind, &'static str, Vec<(u64, &'static str, Sort)>)> {
+/// How a type of the interpreter is read, its exported name, and its fields.
+type Known = (Kind, &'static str, Vec<(u64, &'static str, Sort)>);
+
+/// The types of the interpreter with a known structure.
+fn known(o: &Offsets) -> Vec<Known> {
     // Before 3.11 an exception has three words: type, value, traceback.
     let older = |more: u64| {
         if o.version < 0x30b {
