@@ -87,9 +87,9 @@ fn is_huge_unpacked(bytes: &[u8]) -> bool {
 /// Looks up all that the search for holders looks up in a module.
 fn variables(loaded: &Loaded) {
     let Ok(copy) = Image::take(loaded, &[]) else { return };
-    let mut modules = Modules::find(&copy);
-    for module in modules.all().to_vec() {
-        modules.address_of(&module, "work");
+    let modules = Modules::find(&copy);
+    for module in modules.all() {
+        module.address_of(&copy, "work");
         for address in module
             .globals
             .iter()

@@ -9,6 +9,15 @@ impl Bits {
         Bits(vec![0; count.div_ceil(64)])
     }
 
+    /// These of so many bits.
+    pub fn of(count: usize, set: impl IntoIterator<Item = usize>) -> Bits {
+        let mut bits = Bits::new(count);
+        for place in set {
+            bits.set(place);
+        }
+        bits
+    }
+
     /// Has room for this many bits.
     pub fn grow(&mut self, count: usize) {
         self.0.resize(count.div_ceil(64).max(self.0.len()), 0);

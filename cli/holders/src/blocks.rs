@@ -79,10 +79,8 @@ impl BlockIndex {
         if self.filter[bit >> 6] >> (bit & 63) & 1 == 0 {
             return None;
         }
-        let place = self
-            .blocks
-            .partition_point(|block| block.address <= address)
-            .checked_sub(1)?;
+        let after = self.blocks.partition_point(|block| block.address <= address);
+        let place = after.checked_sub(1)?;
         let block = &self.blocks[place];
         (address < end(block)).then_some((place, address != block.address))
     }

@@ -15,12 +15,10 @@
 mod copying;
 mod limits;
 
-use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use culeak::snapshot::{Class, Holders, Search};
-use foldhash::fast::FixedState;
 
 use copying::copied;
 use limits::{stopped_early, threads_running, what_may_hold};
@@ -44,7 +42,7 @@ use crate::records::Records;
 use crate::source::Source;
 use crate::variables;
 use crate::walk::{Pointer, UsualPlaces, Walk};
-use crate::{Block, Error, Options, Stopped};
+use crate::{Block, Error, Map, Options, Set, Stopped, starts_with_one};
 
 const ONLY_RECORDS: &str = "only the caching allocator's records point to it";
 const FROZEN: &str = "gc.collect() frees it only after gc.unfreeze()";
@@ -141,7 +139,7 @@ pub fn search(
         };
         // In order.
         changed = paths.add(&mut searched, &better);
-        limits.extend_from_slice(searched.native.limits());
+        limits.extend_from_slice(&searched.native.limits);
         limits
             .extend((searched.budget.stopped()).map(|_| format!("the types and holders of host memory: {UNFINISHED}")));
         // A later copy may have been searched to its end.
@@ -150,10 +148,8 @@ pub fn search(
         left_out = left_out.max(searched.left_out);
         running = running.min(threads_running(&copy));
         (is_freed.iter_mut().zip(blocks)).for_each(|(is_freed, block)| *is_freed |= block.is_handle);
-        let all_final = best
-            .iter()
-            .zip(&is_freed)
-            .all(|(answer, is_freed)| *is_freed || is_final(answer));
+        let mut answers = best.iter().zip(&is_freed);
+        let all_final = answers.all(|(answer, is_freed)| *is_freed || is_final(answer));
         let is_done = match all_final {
             // A path that changed is looked for once more.
             true => changed.is_empty() || search.copies > 1,
@@ -173,10 +169,8 @@ pub fn search(
         }
     }
     let of_memory = best.iter().zip(blocks).filter(|(_, block)| !block.is_handle);
-    if of_memory
-        .flat_map(|(answer, _)| answer)
-        .any(|(class, _)| *class == Class::Lost)
-    {
+    let mut answers = of_memory.flat_map(|(answer, _)| answer);
+    if answers.any(|(class, _)| *class == Class::Lost) {
         limits.extend(what_may_hold(left_out, running));
     }
     limits.extend((search.stopped).map(|why| stopped_early(why, left_out_by_stop, options.limit)));
@@ -237,11 +231,8 @@ fn examine<'c, 's>(
     let constants = modules.constants(copy, |value| index.find(value).is_some() || is_made(value));
     let no_roots = merged([&states[..], &native.locals_without_holders(&modules), &constants].concat());
     // PyTorch and JAX.
-    let has_classes = (modules.all().iter()).any(|module| {
-        ["libc10", "_jax.", "xla_extension"]
-            .iter()
-            .any(|start| module.file_name().starts_with(start))
-    });
+    let has_classes =
+        (modules.all().iter()).any(|module| starts_with_one(module.file_name(), &["libc10", "_jax.", "xla_extension"]));
 
     let usual = match &mut python {
         Some(python) => UsualPlaces::find(copy, python, &mut native, index),
@@ -255,7 +246,7 @@ fn examine<'c, 's>(
     walk.search_python();
     let has_python = walk.python.is_some();
     if walk.unexplained() {
-        let found = match (walk.stopped(), walk.python.as_deref_mut()) {
+        let found = match (walk.budget.stopped(), walk.python.as_deref_mut()) {
             // What was not searched would look like garbage.
             (Some(stop), _) => Err(stop),
             (None, Some(python)) => Unreached::find(copy, python, walk.native, &walk.graph, deadline),
@@ -265,7 +256,7 @@ fn examine<'c, 's>(
         unreached = found.unwrap_or_default();
         // Without the counts, no word that may be stale leads to an object.
         match stop {
-            Some(stop) => walk.stop(stop),
+            Some(stop) => walk.budget.stop(stop),
             None => walk.counted = Some(&unreached),
         }
         walk.search_entries();
@@ -275,10 +266,10 @@ fn examine<'c, 's>(
             if let Some(python) = walk.python.as_deref_mut() {
                 match unreached.garbage(copy, python, !is_consistent, deadline) {
                     Ok(found) => garbage = found,
-                    Err(stop) => walk.stop(stop),
+                    Err(stop) => walk.budget.stop(stop),
                 }
             }
-            walk.search_objects(Phase::Garbage, Root::Garbage, &mut garbage.members().iter().copied());
+            walk.search_objects(Phase::Garbage, Root::Garbage, &mut garbage.members.iter().copied());
             walk.search_records();
             let recorded = walk.recorded();
             let mut counted = unreached.counted(&walk.graph);
@@ -322,23 +313,20 @@ fn examine<'c, 's>(
         &garbage.doubtful(copy, walk.python.as_deref(), &mut walk.refused()),
     );
     let frozen = match walk.python.as_deref_mut() {
-        Some(python) if !garbage.members().is_empty() => python.frozen(copy),
+        Some(python) if !garbage.members.is_empty() => python.frozen(copy),
         _ => Vec::new(),
     };
     let frozen = reached_from(copy, &walk.graph, &frozen);
     for found in found.iter_mut().flatten().filter(|found| found.phase == Phase::Garbage) {
-        found.possibly |= !garbage.is_stable() || doubtful.contains(&found.last.0);
+        found.possibly |= !garbage.is_stable || doubtful.contains(&found.last.0);
         found.note = frozen.contains(&found.last.0).then_some(FROZEN).or(found.note);
     }
     let statics: Vec<Range<u64>> = (globals.iter())
         .flat_map(|root| without(&root.range, &no_roots))
         .collect();
     let evidence = Evidence::find(&mut walk, &unreached, &found, &statics);
-    for found in found
-        .iter_mut()
-        .flatten()
-        .filter(|found| found.class == Class::NativeHolder)
-    {
+    let by_native = |found: &&mut Explanation| found.class == Class::NativeHolder;
+    for found in found.iter_mut().flatten().filter(by_native) {
         evidence.judge(&walk.graph, found);
     }
     let has_records: Vec<bool> = (found.iter().zip(&walk.records))
@@ -349,33 +337,24 @@ fn examine<'c, 's>(
     let found = (found.into_iter().enumerate())
         .map(|(block, found)| found.unwrap_or_else(|| unreached_block(&mut walk, &evidence, &records, block)))
         .collect();
-    let (stopped, left_out_by_stop) = (walk.stopped(), walk.left_out());
-    let Walk {
-        graph,
-        torn,
-        apart,
-        unusual,
-        ..
-    } = walk;
-    let searched = Findings {
-        left_out: apart.left_out,
+    Ok(Findings {
+        stopped: walk.budget.stopped(),
+        left_out_by_stop: walk.left_out(),
+        left_out: walk.apart.left_out,
+        torn: walk.torn,
+        graph: walk.graph,
+        unusual: walk.unusual,
         copy,
         modules,
         native,
         python,
-        graph,
         garbage,
         found,
         stale: Pairs::default(),
-        circles: HashSet::default(),
-        rings: HashMap::default(),
-        unusual,
-        torn,
-        stopped,
-        left_out_by_stop,
+        circles: Set::default(),
+        rings: Map::default(),
         budget: Budget::new(copy, deadline),
-    };
-    Ok(searched)
+    })
 }
 
 /// Finds what the paths and the retained bytes of this copy need beyond the classes of the blocks.
@@ -400,13 +379,13 @@ fn complete(searched: &mut Findings, is_consistent: bool) {
 }
 
 /// The nodes of garbage that these objects lead to.
-fn reached_from(copy: &Image, graph: &Graph, objects: &[u64]) -> HashSet<NodeId, FixedState> {
+fn reached_from(copy: &Image, graph: &Graph, objects: &[u64]) -> Set<NodeId> {
     let is_garbage = |node: &NodeId| graph.phase(*node) == Phase::Garbage;
     let mut open: Vec<NodeId> = (objects.iter())
         .filter_map(|object| graph.find(copy, *object))
         .filter(is_garbage)
         .collect();
-    let mut reached: HashSet<NodeId, FixedState> = open.iter().copied().collect();
+    let mut reached: Set<NodeId> = open.iter().copied().collect();
     while let Some(node) = open.pop() {
         for target in graph.targets(node).iter().filter(|target| is_garbage(target)) {
             if reached.insert(*target) {
@@ -424,7 +403,10 @@ fn of_pointer(graph: &Graph, pointer: Pointer) -> Explanation {
         Phase::Garbage => Class::Cycle,
         Phase::Counted => Class::NativeHolder,
         Phase::Globals | Phase::Stacks | Phase::Rest => {
-            let is_of_python = matches!(root_of(graph, pointer.node), Some(Root::Python(_)));
+            let is_of_python = matches!(
+                graph.way_up(pointer.node).last().and_then(|root| graph.root(root)),
+                Some(Root::Python(_))
+            );
             if !is_of_python && graph.first_object(pointer.node).is_some() {
                 Class::NativeHolder
             } else {
@@ -443,25 +425,10 @@ fn of_pointer(graph: &Graph, pointer: Pointer) -> Explanation {
     }
 }
 
-fn root_of(graph: &Graph, node: NodeId) -> Option<&Root> {
-    let mut at = node;
-    while let Some((parent, _)) = graph.parent(at) {
-        at = parent;
-    }
-    graph.root(at)
-}
-
 /// Whether the path to this node leads through memory that is searched apart, and whether that is shared.
 fn apart_on_path(walk: &Walk, node: NodeId) -> Option<bool> {
-    let entered = &walk.apart.entered;
-    let mut at = Some(node).filter(|_| !entered.is_empty());
-    while let Some(node) = at {
-        if let Ok(place) = entered.binary_search_by_key(&node, |entered| entered.0) {
-            return Some(entered[place].1);
-        }
-        at = walk.graph.parent(node).map(|parent| parent.0);
-    }
-    None
+    let mut path = walk.graph.way_up(node);
+    path.find_map(|node| walk.apart.entered.get(&node).copied())
 }
 
 /// The class of a block that no walk reached.
@@ -498,14 +465,14 @@ fn unreached_block(walk: &mut Walk, evidence: &Evidence, records: &Records, bloc
             ..of_pointer(&walk.graph, number)
         };
     }
-    for &address in evidence.words.to_blocks.get(&block).into_iter().flatten() {
+    for &address in evidence.to_blocks.get(&block).into_iter().flatten() {
         let Some(chunk) = walk.native.around(walk.copy, address) else {
             continue;
         };
         if is_of_driver(walk, chunk, address) {
             continue;
         }
-        if chunk.heap == Heap::Window {
+        if chunk.heap == Heap::Unknown {
             let root = walk.graph.add_root(Root::Heap, Phase::Rest);
             let pointed = walk.index.find(walk.copy.word(address));
             return Explanation {
@@ -516,13 +483,6 @@ fn unreached_block(walk: &mut Walk, evidence: &Evidence, records: &Records, bloc
                 possibly: true,
                 pointer: Some(address),
                 note: None,
-            };
-        }
-        if walk.graph.reached(walk.copy, chunk.start).is_none() && !walk.contains_object(chunk) {
-            // Memory that nothing reaches is no holder.
-            return Explanation {
-                pointer: Some(address),
-                ..lost
             };
         }
     }
@@ -540,103 +500,11 @@ fn is_of_driver(walk: &Walk, chunk: Chunk, address: u64) -> bool {
     let is_driver = |at: u64| walk.native.is_driver_although_reached(walk.copy, at);
     let mut before = (0..PAGE.min(address) / 8).map(|words| (address & !7) - words * 8);
     let nearest = match chunk.heap {
-        Heap::Window => before.find(|at| is_reached(*at) || is_driver(*at)),
+        Heap::Unknown => before.find(|at| is_reached(*at) || is_driver(*at)),
         _ => None,
     };
     !nearest.is_some_and(is_reached) && (nearest.is_some() || walk.native.is_driver(walk.copy, chunk.start))
 }
 
 #[cfg(test)]
-mod tests {
-    use culeak::snapshot::Stop;
-
-    use super::*;
-    use crate::process_tests::{Victim, compile};
-
-    /// Two arrays that lead into the other one. The last word of one leads to the block.
-    const ARRAYS: &str = r#"
-        #include <stdio.h>
-        #include <stdlib.h>
-        #include <unistd.h>
-        enum { WORDS = 1 << 18 };
-        static void **first;
-        int main(void) {
-            void **other = malloc(WORDS * sizeof *other);
-            first = malloc(WORDS * sizeof *first);
-            for (long i = 0; i < WORDS; i++) {
-                first[i] = &other[i * 7919 % WORDS];
-                other[i] = &first[i * 7919 % WORDS];
-            }
-            other[WORDS - 1] = (void *)0x500000000000;
-            puts("ready");
-            fflush(stdout);
-            pause();
-        }"#;
-    const ARRAY_BYTES: u64 = 2 << 20;
-    const BLOCK: Block = Block {
-        address: 0x5000_0000_0000,
-        bytes: 4096,
-        time_ns: 1,
-        of_torch: false,
-        is_handle: false,
-    };
-
-    #[test]
-    fn a_search_stops_within_a_large_array_and_knows_what_it_left_out() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let victim = Victim::start(&compile(folder.path(), "arrays", ARRAYS, &[]));
-        let process = victim.process();
-        let copy = Image::take(&process, &[]).expect("readable");
-        let index = BlockIndex::new(&[BLOCK]);
-        let searched = |looks| examine(&copy, &index, &[false], true, Deadline::Looks(looks)).expect("searched");
-        let mut left: Vec<u64> = Vec::new();
-        for looks in 0.. {
-            let searched = searched(looks);
-            let Some(stopped) = searched.stopped else {
-                assert_eq!(searched.found[0].class, Class::Held);
-                assert_eq!(searched.left_out_by_stop, LeftOut::default());
-                break;
-            };
-            assert_eq!((stopped, searched.found[0].class), (Stop::Time, Class::Lost));
-            left.push(searched.left_out_by_stop.bytes);
-        }
-        // The globals come before; each look at the clock allows half of an array.
-        let within = left.iter().filter(|left| (1..ARRAY_BYTES).contains(*left)).count();
-        assert!(within >= 1, "{left:?}");
-    }
-
-    #[test]
-    fn blocks_that_a_stopped_search_did_not_reach_have_no_answer() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let victim = Victim::start(&compile(folder.path(), "arrays", ARRAYS, &[]));
-        let options = |limit| Options {
-            limit,
-            ..Options::default()
-        };
-        let found = crate::search(&victim.process(), &[BLOCK], &options(Duration::ZERO)).expect("searched");
-        assert!(found.blocks.is_empty(), "{:?}", found.blocks);
-        assert_eq!(found.search.stopped, Some(Stop::Time));
-        let sentence = &found.search.limits[0];
-        assert!(
-            sentence.starts_with("the search stopped after 0 ns, with ")
-                && sentence.contains("culeak why --limit TIME"),
-            "{sentence}"
-        );
-        let found = crate::search(&victim.process(), &[BLOCK], &options(Duration::MAX)).expect("searched");
-        assert_eq!(found.paths[found.blocks[0].path].class, Class::Held);
-        assert_eq!(found.search.stopped, None);
-    }
-
-    #[test]
-    fn a_block_that_was_freed_needs_no_further_copy_although_its_path_changed() {
-        let held = Some((Class::Held, false));
-        assert!(is_open(&held, true, false) && !is_open(&held, true, true) && !is_open(&held, false, false));
-        assert!(is_open(&None, false, false) && !is_open(&None, false, true));
-    }
-
-    #[test]
-    fn garbage_that_may_be_alive_is_looked_for_in_a_further_copy() {
-        assert!(is_final(&Some((Class::Cycle, false))) && !is_final(&Some((Class::Cycle, true))));
-        assert!((Class::Held, false) < (Class::Cycle, true) && (Class::Cycle, false) < (Class::Cycle, true));
-    }
-}
+mod tests;

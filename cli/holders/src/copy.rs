@@ -11,6 +11,7 @@
 //! Not copied: memory that is searched apart ([`apart`]), devices, and the recorder's own memory, which contains the address
 //! of every block.
 
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -30,6 +31,9 @@ pub const PAGE: u64 = 4096;
 
 /// Pages that can be added singly: 1 GiB.
 const SINGLE_PAGES: u64 = 1 << 18;
+
+/// Pages that are read again: 512 MiB. All others are as they were.
+const AGAIN: u64 = 1 << 17;
 
 /// The longest range that [`Image::bytes`] returns.
 const LONGEST: u64 = 1 << 30;
@@ -87,27 +91,16 @@ impl<'a> Image<'a> {
         })
     }
 
-    /// These pages as they are now, in front of an older copy: all others are read from that one.
-    pub fn newer(older: &'a Image<'a>, pages: &[u64]) -> Image<'a> {
-        let mut starts: Vec<u64> = pages.iter().map(|page| page & !(PAGE - 1)).collect();
-        starts.sort_unstable();
-        starts.dedup();
-        starts.retain(|&page| older.has(page));
-        let mut wanted: Vec<Range<u64>> = Vec::new();
-        for page in starts {
-            selection::append(&mut wanted, page..page + PAGE);
-        }
-        let count = wanted.iter().map(|run| (run.end - run.start) / PAGE).sum();
-        // Without memory for them, the older pages are all there is.
-        let mut pages = Pages::new(count, 0).unwrap_or_else(|_| Pages::none());
+    /// The memory as it is now: what the older copy has copied at once, and what the process has got since, is read when it is asked for.
+    ///
+    /// # Errors
+    /// There is no room for it among the addresses of this process.
+    pub fn newer(older: &'a Image<'a>) -> io::Result<Image<'a>> {
+        let mut pages = Pages::new(0, AGAIN)?;
         for region in older.regions.iter().filter(|region| region.readable) {
             pages.may_have(&region.range);
         }
-        if pages.copied() == count {
-            let missing = reading::read(older.source, &wanted, pages.copied_mut());
-            pages.enter(&wanted, &missing);
-        }
-        Image {
+        Ok(Image {
             regions: Arc::clone(&older.regions),
             source: older.source,
             pages,
@@ -116,7 +109,12 @@ impl<'a> Image<'a> {
             bytes: older.bytes,
             excluded: Arc::clone(&older.excluded),
             threads: Arc::clone(&older.threads),
-        }
+        })
+    }
+
+    /// Whether further pages can be read singly.
+    pub fn has_room(&self) -> bool {
+        self.pages.has_room()
     }
 
     /// Whether the page was copied at once, so was written.
@@ -176,7 +174,7 @@ impl<'a> Image<'a> {
         (self.word(address & !7) >> ((address & 7) * 8)) as u8
     }
 
-    /// The words of a copied page.
+    /// The words of a page that was copied at once, as they were then.
     pub fn page(&self, address: u64) -> Option<&[u64; 512]> {
         let number = self.pages.number(address);
         if self.pages.is_copied(number) {
@@ -266,13 +264,14 @@ impl<'a> Image<'a> {
         let start = address & !(PAGE - 1);
         let page = start..start + PAGE;
         let region = self.region(address);
-        let readable = if let Some(older) = self.older {
-            if !matches!(older.fetched(address), Place::Here(ABSENT)) {
-                return Place::Older(older);
+        let readable = match self.older {
+            Some(older) if !self.pages.has_room() => return Place::Older(older),
+            Some(older) if older.has(address) => true,
+            Some(older) if !matches!(older.fetched(address), Place::Here(ABSENT)) => return Place::Older(older),
+            Some(_) => {
+                region.is_some_and(|region| selection::became_present(self.source, region, &page, &self.excluded))
             }
-            region.is_some_and(|region| selection::became_present(self.source, region, &page, &self.excluded))
-        } else {
-            region.is_some_and(|region| selection::read_singly(self.source, region, &page, &self.excluded))
+            None => region.is_some_and(|region| selection::read_singly(self.source, region, &page, &self.excluded)),
         };
         let read =
             |range: Range<u64>, buffer: &mut [u8]| readable && self.source.read(&[range], buffer) == buffer.len();
@@ -345,7 +344,7 @@ impl<'a> Image<'a> {
 
     /// As [`Image::runs`], in pieces of similar size, for several threads.
     pub(crate) fn pieces(&self) -> Vec<Vec<Range<u64>>> {
-        pieces(self.runs.iter().cloned())
+        pieces(self.runs.iter().cloned(), SEARCHED)
     }
 
     /// What `see` says of the address and value of each copied word that is near what is wanted, in order. Several threads search.
@@ -395,10 +394,12 @@ pub(crate) fn prefetch<T>(place: *const T) {
     let _ = place;
 }
 
-/// Divides ranges of whole pages into pieces of similar size, in the same order.
-pub(crate) fn pieces(ranges: impl Iterator<Item = Range<u64>>) -> Vec<Vec<Range<u64>>> {
-    const BYTES: u64 = 2 << 20;
-    let (mut pieces, mut last, mut room) = (Vec::new(), Vec::new(), BYTES);
+/// Bytes that a thread searches in a row.
+pub(crate) const SEARCHED: u64 = 2 << 20;
+
+/// Divides ranges of whole pages into pieces of this many bytes, in the same order.
+pub(crate) fn pieces(ranges: impl Iterator<Item = Range<u64>>, bytes: u64) -> Vec<Vec<Range<u64>>> {
+    let (mut pieces, mut last, mut room) = (Vec::new(), Vec::new(), bytes);
     for range in ranges {
         let mut start = range.start;
         while start < range.end {
@@ -408,7 +409,7 @@ pub(crate) fn pieces(ranges: impl Iterator<Item = Range<u64>>) -> Vec<Vec<Range<
             start = end;
             if room == 0 {
                 pieces.push(std::mem::take(&mut last));
-                room = BYTES;
+                room = bytes;
             }
         }
     }
@@ -424,5 +425,4 @@ enum Place<'a> {
 }
 
 #[cfg(test)]
-#[allow(clippy::single_range_in_vec_init, reason = "ranges of addresses are values")]
 mod tests;

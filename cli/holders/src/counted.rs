@@ -18,10 +18,7 @@
 //!
 //! An object whose certain words are fewer than its count keeps all references, and so does one with more.
 
-use std::collections::{HashMap, HashSet};
 use std::ops::Range;
-
-use foldhash::fast::FixedState;
 
 use crate::bits::Bits;
 use crate::copy::Image;
@@ -31,8 +28,8 @@ use crate::native::counts::{self, Count};
 use crate::native::kinds::Kind;
 use crate::native::vectors::bytes_of_vector;
 use crate::native::{Chunk, ClassId, Heap};
-use crate::parallel;
 use crate::python::TypeId;
+use crate::{Map, Set};
 
 mod circles;
 
@@ -78,7 +75,7 @@ pub(crate) fn mend(stale: &Pairs, searched: &mut Findings) {
     if wrong.is_empty() {
         return;
     }
-    let mut others: HashMap<NodeId, Vec<NodeId>, FixedState> = wrong.iter().map(|node| (*node, Vec::new())).collect();
+    let mut others: Map<NodeId, Vec<NodeId>> = wrong.iter().map(|node| (*node, Vec::new())).collect();
     let mut see = |from: NodeId, to: NodeId| {
         if graph.kind(from) != NodeKind::Root
             && let Some(known) = others.get_mut(&to)
@@ -106,11 +103,11 @@ pub(crate) fn mend(stale: &Pairs, searched: &mut Findings) {
 }
 
 /// Finds the references of the graph that hold nothing. Also the objects that own each other, with all that these own.
-pub(crate) fn stale(searched: &mut Findings) -> (Pairs, HashSet<NodeId, FixedState>) {
+pub(crate) fn stale(searched: &mut Findings) -> (Pairs, Set<NodeId>) {
     let mut search = Find {
         searched,
-        counts: HashMap::default(),
-        fields: HashMap::default(),
+        counts: Map::default(),
+        fields: Map::default(),
         mentions: Vec::new(),
     };
     search.find_counts();
@@ -128,8 +125,8 @@ enum Owned {
 
 struct Find<'a, 'c, 's> {
     searched: &'a mut Findings<'c, 's>,
-    counts: HashMap<NodeId, Owned, FixedState>,
-    fields: HashMap<Field, u32, FixedState>,
+    counts: Map<NodeId, Owned>,
+    fields: Map<Field, u32>,
     mentions: Vec<Mention>,
 }
 
@@ -143,20 +140,24 @@ impl Find<'_, '_, '_> {
 
     fn class(&mut self, start: u64) -> Option<(ClassId, Kind)> {
         let native = &mut self.searched.native;
-        let class = native.class_id(self.searched.copy, start)?;
-        Some((class, native.kind_of_class(class)))
+        let class = native.classes.chunk(self.searched.copy, start)?;
+        Some((class, native.classes.kind(class)))
     }
 
     /// The objects with a count, and the memory that one of these owns.
     fn find_counts(&mut self) {
         let mut nodes = Vec::new();
-        for node in self.of_counted_classes() {
-            let start = self.searched.graph.address(node);
+        for node in self.searched.graph.nodes() {
+            let graph = &self.searched.graph;
+            if graph.kind(node) != NodeKind::Native || graph.phase(node) == Phase::None {
+                continue;
+            }
+            let start = graph.address(node);
             let Some((_, kind)) = self.class(start) else { continue };
             let owned = match kind {
                 Kind::TensorMeta => Some(Owned::Once),
                 kind if kind.is_counted() => {
-                    if kind.is_node() && !self.searched.native.is_destroyed(self.searched.copy, start) {
+                    if kind.is_node() && !self.searched.native.classes.is_destroyed(self.searched.copy, start) {
                         nodes.push(start);
                     }
                     counts::of(self.copy(), start).map(Owned::Counted)
@@ -181,50 +182,6 @@ impl Find<'_, '_, '_> {
         }
     }
 
-    /// Native nodes that were reached and may be of a class whose objects have a count.
-    fn of_counted_classes(&self) -> Vec<NodeId> {
-        let Findings {
-            copy, native, graph, ..
-        } = &*self.searched;
-        let has_count = |class: &ClassId| {
-            let kind = native.kind_of_class(*class);
-            kind == Kind::TensorMeta || kind.is_counted()
-        };
-        let classes: HashSet<ClassId, FixedState> = native.class_ids().filter(has_count).collect();
-        let is_counted = |node: &NodeId| {
-            graph.kind(*node) == NodeKind::Native
-                && graph.phase(*node) != Phase::None
-                && match native.known_class_id(copy, graph.address(*node)) {
-                    Some(Some(class)) => classes.contains(&class),
-                    Some(None) => false,
-                    None => true,
-                }
-        };
-        parallel::flat_map(&graph.pieces(), |piece| {
-            piece.clone().map(NodeId).filter(is_counted).collect()
-        })
-    }
-
-    /// The nodes that have a reference to one with a count.
-    fn sources(&self) -> Vec<NodeId> {
-        let graph = &self.searched.graph;
-        let mut counted = Bits::new(graph.len());
-        self.counts.keys().for_each(|node| {
-            counted.set(node.0 as usize);
-        });
-        let late: HashSet<NodeId, FixedState> = (graph.late_targets().iter())
-            .filter(|(_, to)| counted.get(to.0 as usize))
-            .map(|(from, _)| *from)
-            .collect();
-        let refers = |from: &NodeId| {
-            let mut targets = graph.targets(*from).iter();
-            targets.any(|to| counted.get(to.0 as usize)) || late.contains(from)
-        };
-        parallel::flat_map(&graph.pieces(), |piece| {
-            piece.clone().map(NodeId).filter(refers).collect()
-        })
-    }
-
     /// The memory without a class that a `std::vector` here has (first, end, limit), and how much of it is in use.
     fn vector(&mut self, place: u64) -> Option<(Chunk, u64)> {
         let chunk = self.searched.native.chunk(self.copy(), self.copy().word(place))?;
@@ -233,32 +190,26 @@ impl Find<'_, '_, '_> {
     }
 
     fn find_mentions(&mut self) {
-        let mut late: HashMap<NodeId, Vec<NodeId>, FixedState> = HashMap::default();
-        for (from, to) in self.searched.graph.late_targets() {
-            if self.counts.contains_key(to) {
-                late.entry(*from).or_default().push(*to);
-            }
+        if self.counts.is_empty() {
+            return;
         }
-        for from in self.sources() {
-            let graph = &self.searched.graph;
-            let counts = &self.counts;
-            let mut targets: Vec<NodeId> = (graph.targets(from).iter())
-                .filter(|to| graph.kind(**to) == NodeKind::Native && counts.contains_key(to))
-                .chain(late.get(&from).into_iter().flatten())
-                // The dominators ignore the others.
-                .filter(|to| **to != from && (graph.phase(from) < Phase::Rest || graph.phase(**to) == Phase::Rest))
-                .copied()
-                .collect();
-            targets.sort_unstable();
-            targets.dedup();
-            if targets.is_empty() {
-                continue;
-            }
+        let graph = &self.searched.graph;
+        let counted = Bits::of(graph.len(), self.counts.keys().map(|node| node.0 as usize));
+        // The dominators ignore the others.
+        let may_hold = |from: NodeId, to: NodeId| graph.phase(from) < Phase::Rest || graph.phase(to) == Phase::Rest;
+        let is_wanted =
+            |(from, to): &(NodeId, NodeId)| counted.get(to.0 as usize) && from != to && may_hold(*from, *to);
+        let mut references: Vec<(NodeId, NodeId)> = graph.references().filter(is_wanted).collect();
+        references.sort_unstable();
+        references.dedup();
+        for references in references.chunk_by(|a, b| a.0 == b.0) {
+            let from = references[0].0;
+            let targets: Vec<NodeId> = references.iter().map(|(_, to)| *to).collect();
             let before = self.mentions.len();
             if let Some((owner, range)) = self.owner(from) {
                 self.read(from, owner, range, &targets);
             }
-            let seen: HashSet<NodeId, FixedState> = self.mentions[before..].iter().map(|mention| mention.to).collect();
+            let seen: Set<NodeId> = self.mentions[before..].iter().map(|mention| mention.to).collect();
             // A word that was not found counts as one that may own the object.
             for to in targets.into_iter().filter(|to| !seen.contains(to)) {
                 let what = What::Other;
@@ -284,7 +235,7 @@ impl Find<'_, '_, '_> {
                 let chunk = self.searched.native.chunk(self.copy(), start)?;
                 let whole = chunk.start..chunk.start + chunk.bytes;
                 if let Some((class, _)) = self.class(start) {
-                    let is_known = chunk.bytes < LARGEST && chunk.heap != Heap::Window;
+                    let is_known = chunk.bytes < LARGEST && chunk.heap != Heap::Unknown;
                     return is_known.then_some((Some(Owner::Class(class)), whole));
                 }
                 if let Some((parent, edge)) = parent
@@ -342,7 +293,7 @@ impl Find<'_, '_, '_> {
         }
     }
 
-    fn judge(mut self) -> (Pairs, HashSet<NodeId, FixedState>) {
+    fn judge(mut self) -> (Pairs, Set<NodeId>) {
         /// Each decides more fields.
         const PASSES: usize = 4;
         self.mentions.sort_unstable();

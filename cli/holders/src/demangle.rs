@@ -2,6 +2,7 @@
 //!
 //! A mangled name can refer back to its own parts, so a few hundred bytes can expand to gigabytes. Such a name stays mangled.
 
+use crate::starts_with_one;
 use std::fmt::{self, Write};
 
 /// The maximum length of a demangled name; those of the largest templates have tens of thousands of characters.
@@ -12,7 +13,7 @@ const PREFIXES: [&str; 3] = ["_Z", "__Z", "_R"];
 
 /// The demangled name, or the name itself if it is not mangled.
 pub fn demangled(name: &str) -> String {
-    if !PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
+    if !starts_with_one(name, &PREFIXES) {
         return name.to_owned();
     }
     let rust = || {

@@ -11,28 +11,31 @@
 //!
 //! Stacks do not count: their dead slots keep pointers to objects that were used a while ago.
 
-use std::collections::HashMap;
 use std::ops::Range;
 
 use culeak::snapshot::Class;
-use foldhash::fast::FixedState;
 
+use crate::Map;
+use crate::blocks::BlockIndex;
 use crate::copy::Image;
 use crate::findings::Explanation;
 use crate::garbage::Unreached;
 use crate::graph::Graph;
 use crate::python::Python;
 use crate::walk::{Walk, object_in};
-use crate::words::Words;
+
+/// Addresses of words that are kept for one target.
+const KEPT: usize = 256;
 
 const NOT_TRACKED: &str = "an object that Python's collector does not track refers to it";
 
 /// Words of the copy that point to blocks or objects which the walk does not explain.
 #[derive(Default)]
 pub(crate) struct Evidence {
-    pub words: Words,
+    /// Addresses of words that point to a block or into it, by the block's index.
+    pub to_blocks: Words<usize>,
     /// Address of a native pointer to an object, or of the field of an object that the collector does not track.
-    pointers: HashMap<u64, (u64, Option<&'static str>), FixedState>,
+    pointers: Map<u64, (u64, Option<&'static str>)>,
 }
 
 impl Evidence {
@@ -46,19 +49,17 @@ impl Evidence {
         let wanted: Vec<bool> = (found.iter().zip(&walk.records).zip(&walk.done))
             .map(|((found, record), is_done)| found.is_none() && record.is_none() && !is_done)
             .collect();
-        let mut objects: Vec<u64> = (found.iter().flatten())
-            .filter(|found| found.class == Class::NativeHolder)
-            .filter_map(|found| walk.graph.first_object(found.last.0))
-            .map(|object| walk.graph.address(object))
-            .collect();
+        let by_native = (found.iter().flatten()).filter(|found| found.class == Class::NativeHolder);
+        let first = by_native.filter_map(|found| walk.graph.first_object(found.last.0));
+        let mut objects: Vec<u64> = first.map(|object| walk.graph.address(object)).collect();
         objects.sort_unstable();
         objects.dedup();
         if objects.is_empty() && !wanted.contains(&true) {
             return Evidence::default();
         }
-        let words = Words::find(walk.copy, walk.index, &wanted, &objects);
+        let (to_blocks, to_objects) = words(walk.copy, walk.index, &wanted, &objects);
         let referrers = unreached.referrers(&objects);
-        let mut pointers = HashMap::default();
+        let mut pointers = Map::default();
         for object in objects {
             let referrers = referrers.get(&object).map_or(&[][..], Vec::as_slice);
             let mut ranges =
@@ -69,14 +70,12 @@ impl Evidence {
             } else {
                 Vec::new()
             };
-            let inside = |address: &u64| untracked.iter().any(|range| range.contains(address));
-            if let Some(address) = words.to_objects[&object].iter().copied().find(inside) {
+            if let Some(address) = to_objects[&object].iter().copied().find(|at| is_in(&untracked, *at)) {
                 pointers.insert(object, (address, Some(NOT_TRACKED)));
                 continue;
             }
-            let is_explained = |address: &u64| explained.iter().any(|range| range.contains(address));
-            let mut others = words.to_objects[&object].clone();
-            others.retain(|address| !is_explained(address));
+            let mut others = to_objects[&object].clone();
+            others.retain(|address| !is_in(&explained, *address));
             let native = |address: &&u64| is_native_pointer(walk, statics, **address, object);
             if let Some(address) = others.iter().find(native) {
                 pointers.insert(object, (*address, None));
@@ -84,7 +83,7 @@ impl Evidence {
                 pointers.insert(object, (*address, Some(NOT_TRACKED)));
             }
         }
-        Evidence { words, pointers }
+        Evidence { to_blocks, pointers }
     }
 
     /// Says which of both it is: a native holder, or a reference that was never released.
@@ -100,9 +99,43 @@ impl Evidence {
     }
 }
 
+/// Addresses of words, by what they point to.
+type Words<T> = Map<T, Vec<u64>>;
+
+/// The words of the whole copy that point to the blocks that are `wanted` or into them, and to these objects; their lowest bit may be
+/// set then.
+fn words(copy: &Image, index: &BlockIndex, wanted: &[bool], objects: &[u64]) -> (Words<usize>, Words<u64>) {
+    let mut to_blocks = Words::default();
+    let mut to_objects: Words<u64> = objects.iter().map(|object| (*object, Vec::new())).collect();
+    let first = objects.first().copied().unwrap_or(u64::MAX);
+    let object_bytes = objects.last().map_or(0, |last| last - first + 2);
+    let blocks = index.span();
+    let block_bytes = blocks.end - blocks.start;
+    let is_near =
+        |value: u64| (value.wrapping_sub(blocks.start) < block_bytes) | (value.wrapping_sub(first) < object_bytes);
+    let found = copy.search(is_near, |address, value| {
+        let block = index.find(value).map(|(block, _)| block).filter(|block| wanted[*block]);
+        (block.is_some() || to_objects.contains_key(&(value & !1))).then_some((address, value, block))
+    });
+    for (address, value, block) in found {
+        let known = match block {
+            Some(block) => to_blocks.entry(block).or_default(),
+            None => to_objects.entry(value & !1).or_default(),
+        };
+        if known.len() < KEPT {
+            known.push(address);
+        }
+    }
+    (to_blocks, to_objects)
+}
+
+fn is_in(ranges: &[Range<u64>], address: u64) -> bool {
+    ranges.iter().any(|range| range.contains(&address))
+}
+
 fn is_native_pointer(walk: &mut Walk, statics: &[Range<u64>], address: u64, object: u64) -> bool {
     let is_tagged = walk.copy.word(address) & 1 != 0;
-    if statics.iter().any(|range| range.contains(&address)) {
+    if is_in(statics, address) {
         return !is_tagged;
     }
     // Pointers to the last word of a chunk are none, but the word belongs to it.

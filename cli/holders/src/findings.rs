@@ -1,9 +1,6 @@
 //! What the search of one copy found, and what it says about each block.
 
-use std::collections::{HashMap, HashSet};
-
 use culeak::snapshot::{Class, Stop};
-use foldhash::fast::FixedState;
 
 use crate::budget::{Budget, LeftOut};
 use crate::copy::Image;
@@ -12,6 +9,7 @@ use crate::graph::{Edge, Graph, NodeId, Pairs, Phase};
 use crate::modules::Modules;
 use crate::native::Native;
 use crate::python::Python;
+use crate::{Map, Set};
 
 /// What one copy says about a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +24,7 @@ pub struct Explanation {
     /// A part of the path may be stale.
     pub possibly: bool,
     /// The address of a word that no node contains: the native pointer to the first Python object on the path of a native
-    /// holder, or the pointer to the block in memory that nothing reaches.
+    /// holder, or the pointer to the block in memory of an unknown allocator.
     pub pointer: Option<u64>,
     pub note: Option<&'static str>,
 }
@@ -44,9 +42,9 @@ pub struct Findings<'c, 's> {
     /// References that hold nothing.
     pub(crate) stale: Pairs,
     /// Objects of C++ that own each other, and all that these own: no reference from outside frees them.
-    pub(crate) circles: HashSet<NodeId, FixedState>,
+    pub(crate) circles: Set<NodeId>,
     /// The cycles through Python and C++ that hold blocks, by the object that the paths to blocks begin with.
-    pub(crate) rings: HashMap<NodeId, Ring, FixedState>,
+    pub(crate) rings: Map<NodeId, Ring>,
     /// References that may hold something, but free nothing for certain.
     pub(crate) unusual: Vec<(NodeId, NodeId)>,
     /// References that led to no live object.

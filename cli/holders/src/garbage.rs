@@ -13,20 +13,18 @@
 //! the arithmetic removes them: garbage does not change, and its counts stay explained. A living object has a reference from
 //! outside the set, and that is part of its count.
 
-use std::collections::HashMap;
-use std::ops::Range;
+use std::collections::VecDeque;
 
 use culeak::snapshot::Stop;
-use foldhash::fast::FixedState;
 
+use crate::Map;
 use crate::budget::{Budget, Deadline};
-use crate::copy::{Image, PAGE};
+use crate::copy::Image;
 use crate::graph::{Edge, EdgeKind, Graph, NodeId, NodeKind, Root};
-use crate::native::pages::Kind;
-use crate::native::{Chunk, Native};
-use crate::python::{Count, Python, Reference, Sort};
+use crate::native::{Chunk, Heap, Native};
+use crate::python::{IMMORTAL, Python, Reference, Sort};
 
-type Places = HashMap<u64, u32, FixedState>;
+type Places = Map<u64, u32>;
 
 /// References between objects of a set, by the place of the referring object.
 #[derive(Default)]
@@ -56,22 +54,11 @@ impl References {
         self.firsts.push(self.all.len() as u32);
     }
 
-    /// How many there are to each object.
-    fn counts(&self, objects: usize) -> Vec<u64> {
+    /// How many there are to each object from those that are counted.
+    fn counts(&self, objects: usize, is_counted: impl Fn(usize) -> bool) -> Vec<u64> {
         let mut counts = vec![0; objects];
-        for (target, _) in &self.all {
-            counts[*target as usize] += 1;
-        }
-        counts
-    }
-
-    /// As above, of objects that the collector tracks.
-    fn counts_of_tracked(&self, objects: usize) -> Vec<u64> {
-        let mut counts = vec![0; objects];
-        for place in (0..objects).filter(|place| self.is_tracked[*place]) {
-            for (target, _) in self.of(place) {
-                counts[*target as usize] += 1;
-            }
+        for place in (0..objects).filter(|place| is_counted(*place)) {
+            self.targets(place).for_each(|target| counts[target] += 1);
         }
         counts
     }
@@ -119,7 +106,7 @@ impl Unreached {
             let mut places = python.places_of_tracked(copy, chunk.start, chunk.bytes);
             places.any(|address| !is_reached(address))
         };
-        for chunk in native.chunks_where(copy, &[Kind::Glibc, Kind::Pool], may_be_new) {
+        for chunk in native.chunks_where(copy, &[Heap::Glibc, Heap::Python], may_be_new) {
             if let Some(address) = python.tracked_in(copy, chunk.start, chunk.bytes)
                 && !is_reached(address)
             {
@@ -165,58 +152,52 @@ impl Unreached {
     }
 
     fn count(&mut self, copy: &Image, python: &Python) {
-        let counts: Vec<Count> = (self.objects.iter())
-            .map(|object| python.count(copy, *object))
-            .collect();
-        let found = self.references.counts(self.objects.len());
+        let count = |object: &u64| python.count(copy, *object);
+        let counts: Vec<u64> = self.objects.iter().map(count).collect();
+        let found = self.references.counts(self.objects.len(), |_| true);
         self.is_garbage = collected(&self.references, &counts);
         self.excess = (counts.iter().zip(&found))
-            .map(|(count, found)| match count {
-                Count::Exactly(count) => count.saturating_sub(*found),
-                Count::Immortal => u64::MAX,
+            .map(|(count, found)| match *count {
+                IMMORTAL => IMMORTAL,
+                count => count.saturating_sub(*found),
             })
             .collect();
         self.is_explained = (counts.iter().zip(&found))
-            .map(|(count, found)| count.number() == *found)
+            .map(|(count, found)| count == found)
             .collect();
         // What remains is held by references that the collector does not know.
-        let counted = (0..self.objects.len())
-            .filter(|place| self.excess[*place] > 0)
-            .collect();
+        let is_counted = |place: &usize| self.excess[*place] > 0;
+        let counted = (0..self.objects.len()).filter(is_counted).collect();
         let is_held = flood(vec![false; self.objects.len()], counted, |place| {
             self.references.targets(place)
         });
-        let known = self.references.counts_of_tracked(self.objects.len());
+        let known = (self.references).counts(self.objects.len(), |place| self.references.is_tracked[place]);
         self.is_pinned = (0..self.objects.len())
             .map(|place| {
                 let is_open = !is_held[place] && !self.is_garbage[place] && self.references.is_tracked[place];
-                is_open && counts[place].number() > known[place]
+                is_open && counts[place] > known[place]
             })
             .collect();
+    }
+
+    fn place(&self, address: u64) -> Option<usize> {
+        self.places.get(&address).map(|place| *place as usize)
     }
 
     /// Objects to which something outside Python refers, and all others that no root reaches but native words lead to.
     pub fn may_enter(&self, address: u64) -> bool {
-        self.places
-            .get(&address)
-            .is_none_or(|place| self.excess[*place as usize] > 0 || self.is_pinned[*place as usize])
+        self.place(address)
+            .is_none_or(|place| self.excess[place] > 0 || self.is_pinned[place])
     }
 
     /// Whether the words of unreached objects explain the whole count of `object`, and `from` is one of these unreached objects.
     pub fn explains(&self, from: u64, object: u64) -> bool {
-        let is_explained = |object| {
-            self.places
-                .get(&object)
-                .is_some_and(|place| self.is_explained[*place as usize])
-        };
-        is_explained(object) && self.places.contains_key(&from)
+        self.place(object).is_some_and(|place| self.is_explained[place]) && self.places.contains_key(&from)
     }
 
     /// Whether only references that the collector does not know keep the object from being garbage.
     pub fn is_pinned(&self, address: u64) -> bool {
-        self.places
-            .get(&address)
-            .is_some_and(|place| self.is_pinned[*place as usize])
+        self.place(address).is_some_and(|place| self.is_pinned[place])
     }
 
     /// Objects to which something refers that was not found, also not in the native memory that the walk has reached.
@@ -227,28 +208,24 @@ impl Unreached {
             NodeKind::Root => matches!(graph.root(node), Some(Root::Native(_))),
             NodeKind::Python | NodeKind::Frame => false,
         };
-        for (_, to) in graph
-            .references()
-            .filter(|(from, to)| is_native(*from) && graph.kind(*to) == NodeKind::Python)
-        {
-            if let Some(place) = self.places.get(&graph.address(to)) {
-                let left = &mut left[*place as usize];
+        let is_wanted = |(from, to): &(NodeId, NodeId)| is_native(*from) && graph.kind(*to) == NodeKind::Python;
+        for (_, to) in graph.references().filter(is_wanted) {
+            if let Some(place) = self.place(graph.address(to)) {
+                let left = &mut left[place];
                 *left -= u64::from((1..u64::MAX).contains(left));
             }
         }
         let is_root = |place: &usize| left[*place] > 0 || self.is_pinned[*place];
-        (0..self.objects.len())
-            .filter(is_root)
-            .map(|place| self.objects[place])
-            .collect()
+        let roots = (0..self.objects.len()).filter(is_root);
+        roots.map(|place| self.objects[place]).collect()
     }
 
     /// The objects that refer to each of these.
-    pub fn referrers(&self, wanted: &[u64]) -> HashMap<u64, Vec<u64>, FixedState> {
-        let wanted: HashMap<u32, u64, FixedState> = (wanted.iter())
+    pub fn referrers(&self, wanted: &[u64]) -> Map<u64, Vec<u64>> {
+        let wanted: Map<u32, u64> = (wanted.iter())
             .filter_map(|object| Some((*self.places.get(object)?, *object)))
             .collect();
-        let mut referrers: HashMap<u64, Vec<u64>, FixedState> = HashMap::default();
+        let mut referrers: Map<u64, Vec<u64>> = Map::default();
         for (place, object) in self.objects.iter().enumerate() {
             for (target, _) in self.references.of(place) {
                 if let Some(target) = wanted.get(target) {
@@ -275,11 +252,9 @@ impl Unreached {
             .filter_map(|(object, is_garbage)| is_garbage.then_some(*object))
             .collect();
         for _ in 0..if may_change { LOOKS } else { 0 } {
-            let mut budget = Budget::new(copy, deadline);
-            let pages = pages_of(copy, python, &members, &mut budget)?;
-            let newer = Image::newer(copy, &pages);
+            let Ok(newer) = Image::newer(copy) else { break };
             let before = members.len();
-            members = still_garbage(&newer, python, members, &mut budget)?;
+            members = still_garbage(&newer, python, members, &mut Budget::new(copy, deadline))?;
             is_stable = members.len() == before;
             if is_stable {
                 break;
@@ -309,8 +284,8 @@ fn read(copy: &Image, python: &mut Python, address: u64, found: &mut Vec<Referen
 const COLLECTIONS: u32 = 8;
 
 /// The objects that the collector frees, with everything that they alone hold.
-fn collected(references: &References, counts: &[Count]) -> Vec<bool> {
-    let mut left: Vec<u64> = counts.iter().map(|count| count.number()).collect();
+fn collected(references: &References, counts: &[u64]) -> Vec<bool> {
+    let mut left = counts.to_vec();
     let mut is_freed = vec![false; counts.len()];
     for _ in 0..COLLECTIONS {
         let candidates: Vec<bool> = (references.is_tracked.iter().zip(&is_freed))
@@ -322,8 +297,7 @@ fn collected(references: &References, counts: &[Count]) -> Vec<bool> {
         }
         freed.iter().for_each(|place| is_freed[*place] = true);
         while let Some(place) = freed.pop() {
-            for (target, _) in references.of(place) {
-                let target = *target as usize;
+            for target in references.targets(place) {
                 left[target] = left[target].saturating_sub(1);
                 if left[target] == 0 && !std::mem::replace(&mut is_freed[target], true) {
                     freed.push(target);
@@ -339,8 +313,8 @@ fn unreachable(references: &References, counts: &[u64], candidates: &[bool]) -> 
     let places = || (0..counts.len()).filter(|place| candidates[*place]);
     let mut left = counts.to_vec();
     for place in places() {
-        for (target, _) in references.of(place) {
-            left[*target as usize] = left[*target as usize].saturating_sub(1);
+        for target in references.targets(place) {
+            left[target] = left[target].saturating_sub(1);
         }
     }
     let others = candidates.iter().map(|is_candidate| !is_candidate).collect();
@@ -366,6 +340,37 @@ pub(crate) fn flood<T: Iterator<Item = usize>>(
     marked
 }
 
+/// The shortest way from a place to one that is wanted, both included; the place itself counts if a way leads back to it. `None`: there is
+/// none, or the budget is spent.
+pub(crate) fn way<T: Iterator<Item = u32>>(
+    from: u32,
+    budget: &mut u64,
+    next: impl Fn(u32) -> T,
+    mut is_wanted: impl FnMut(u32) -> bool,
+) -> Option<Vec<u32>> {
+    let mut before: Map<u32, u32> = Map::default();
+    let mut open = VecDeque::from([from]);
+    while let Some(place) = open.pop_front() {
+        for to in next(place) {
+            *budget = budget.checked_sub(1)?;
+            if before.contains_key(&to) {
+                continue;
+            }
+            before.insert(to, place);
+            if is_wanted(to) {
+                let mut way = vec![to, place];
+                while let Some(&last) = way.last().filter(|last| **last != from) {
+                    way.push(before[&last]);
+                }
+                way.reverse();
+                return Some(way);
+            }
+            open.push_back(to);
+        }
+    }
+    None
+}
+
 fn places_of(objects: &[u64]) -> Places {
     (objects.iter().enumerate())
         .map(|(place, object)| (*object, place as u32))
@@ -385,10 +390,8 @@ fn references_between(
         let is_tracked = read(copy, python, *object, &mut found);
         budget.pay(1 + found.len() as u64)?;
         references.begin(is_tracked);
-        let inside = found
-            .iter()
-            .filter_map(|reference| Some((*places.get(&reference.target)?, reference.edge)));
-        references.all.extend(inside);
+        let inside = |reference: &Reference| Some((*places.get(&reference.target)?, reference.edge));
+        references.all.extend(found.iter().filter_map(inside));
     }
     references.end();
     Ok(references)
@@ -397,10 +400,10 @@ fn references_between(
 /// The objects whose counts are explained by the references among them, as far as they are not reached from others.
 fn still_garbage(copy: &Image, python: &mut Python, objects: Vec<u64>, budget: &mut Budget) -> Result<Vec<u64>, Stop> {
     let references = references_between(copy, python, &objects, &places_of(&objects), budget)?;
-    let counts: Vec<Count> = (objects.iter())
+    let counts: Vec<u64> = (objects.iter())
         .map(|object| match python.object(copy, *object) {
             Some(_) => python.count(copy, *object),
-            None => Count::Immortal,
+            None => IMMORTAL,
         })
         .collect();
     let is_garbage = collected(&references, &counts);
@@ -409,39 +412,18 @@ fn still_garbage(copy: &Image, python: &mut Python, objects: Vec<u64>, budget: &
         .collect())
 }
 
-/// The pages from which the references of these objects are read.
-fn pages_of(copy: &Image, python: &mut Python, objects: &[u64], budget: &mut Budget) -> Result<Vec<u64>, Stop> {
-    let mut pages = Vec::new();
-    let mut add = |range: Range<u64>| {
-        budget.pay(range.end.saturating_sub(range.start) / PAGE + 1)?;
-        let all = (range.start & !(PAGE - 1)..range.end).step_by(PAGE as usize);
-        pages.extend(all.filter(|page| copy.has(*page)));
-        Ok::<(), Stop>(())
-    };
-    for object in objects {
-        if let Some(of) = python.object(copy, *object) {
-            add(python.extent(copy, *object, of))?;
-            for array in python.arrays(copy, *object, of) {
-                add(array)?;
-            }
-        }
-    }
-    pages.sort_unstable();
-    pages.dedup();
-    Ok(pages)
-}
-
 /// Python objects that only refer to each other; `gc.collect()` would free them.
 #[derive(Default)]
 pub struct Garbage {
-    members: Vec<u64>,
+    /// Addresses of the objects.
+    pub members: Vec<u64>,
     places: Places,
     /// For each member, where its referrers begin; and the end.
     firsts: Vec<u32>,
     /// Place of the referring member, and by which field it refers.
     referrers: Vec<(u32, Edge)>,
-    /// It was the same when it was read again.
-    is_stable: bool,
+    /// It was the same when it was read again; otherwise some of it may be alive.
+    pub is_stable: bool,
 }
 
 impl Garbage {
@@ -481,23 +463,13 @@ impl Garbage {
             self.place(*object).is_some_and(|place| {
                 let named = |referrer: &&(u32, Edge)| referrer.1.kind() != EdgeKind::Word;
                 let found = self.referrers(place).iter().filter(named).count();
-                python.count(copy, *object).number() > found as u64
+                python.count(copy, *object) > found as u64
             })
         };
         let mut objects: Vec<u64> = refused.filter(is_doubtful).collect();
         objects.sort_unstable();
         objects.dedup();
         objects
-    }
-
-    /// Whether it was the same when it was read again; otherwise some of it may be alive.
-    pub fn is_stable(&self) -> bool {
-        self.is_stable
-    }
-
-    /// Addresses of the objects.
-    pub fn members(&self) -> &[u64] {
-        &self.members
     }
 
     /// The place of an object in [`Garbage::members`].
@@ -533,7 +505,7 @@ mod tests {
     fn what_a_counted_object_leads_to_is_no_garbage() {
         // 0 ⇄ 1, 2 → 3 ⇄ 4, and something outside refers to 2.
         let references = between(5, &[(0, 1), (1, 0), (2, 3), (3, 4), (4, 3)]);
-        assert_eq!(references.counts(5), [1, 1, 0, 2, 1]);
+        assert_eq!(references.counts(5, |_| true), [1, 1, 0, 2, 1]);
         let is_held = flood(vec![false; 5], vec![2], |place| references.targets(place));
         assert_eq!(is_held, [false, false, true, true, true]);
     }
@@ -544,13 +516,7 @@ mod tests {
         let mut references = between(7, &[(0, 1), (1, 0), (2, 3), (3, 2), (3, 4), (4, 5), (5, 6)]);
         references.is_tracked[1] = false;
         references.is_tracked[4] = false;
-        let is_freed = collected(&references, &[Count::Exactly(1); 7]);
+        let is_freed = collected(&references, &[1; 7]);
         assert_eq!(is_freed, [false, false, true, true, true, true, true]);
-    }
-
-    #[test]
-    fn an_object_that_is_never_freed_has_more_references_than_any_number() {
-        assert_eq!(Count::Exactly(3).number(), 3);
-        assert!(Count::Immortal.number() > 1_000);
     }
 }

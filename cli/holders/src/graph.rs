@@ -12,14 +12,11 @@
 pub mod dominators;
 mod split;
 
-use std::collections::{HashMap, HashSet};
-
-use foldhash::fast::FixedState;
-
 use crate::bits::Bits;
 use crate::copy::{Image, prefetch};
 use crate::native::NativeRoot;
 use crate::python::PythonRoot;
+use crate::{Map, Set};
 
 /// What refers: which field of an object, and its index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -169,7 +166,7 @@ pub struct BlockEdge {
 pub struct Pairs {
     /// The nodes that they begin at.
     from: Bits,
-    all: HashSet<(NodeId, NodeId), FixedState>,
+    all: Set<(NodeId, NodeId)>,
 }
 
 impl Pairs {
@@ -197,32 +194,21 @@ struct Node {
 
 const _: () = assert!(size_of::<Node>() == 24, "a process has tens of millions of objects");
 
-/// What a node is, and where it is in the search. The numbers are those of its [`Placement`].
+/// What a node is, and where it is in the search.
 #[derive(Debug, Clone, Copy, Default)]
-struct State {
-    kind: NodeKind,
-    phase: Phase,
-    is_weak: bool,
-    is_waiting: bool,
-    cost: u8,
-    unnamed: u8,
+pub(crate) struct State {
+    pub kind: NodeKind,
+    pub phase: Phase,
+    /// The path may be stale.
+    pub is_weak: bool,
+    pub is_waiting: bool,
+    /// Of the path, modulo 16.
+    pub cost: u8,
+    /// Unnamed chunks in a row that the path ends with, the node included; at most 15.
+    pub unnamed: u8,
 }
 
 const _: () = assert!(size_of::<State>() == 6, "a process has tens of millions of objects");
-
-/// Where a node is in the tree of shortest paths.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Placement {
-    pub parent: NodeId,
-    pub edge: Edge,
-    pub phase: Phase,
-    /// The path may be stale.
-    pub weak: bool,
-    /// Modulo 16.
-    pub cost: u8,
-    /// Unnamed chunks in a row, this one included; at most 15.
-    pub unnamed: u8,
-}
 
 /// All nodes and edges that the search of one copy found.
 #[derive(Default)]
@@ -232,18 +218,20 @@ pub struct Graph {
     targets: Vec<NodeId>,
     /// The node whose targets are added.
     scanning: NodeId,
-    /// References that were followed after their node had been scanned.
-    late: Vec<(NodeId, NodeId)>,
-    /// References to Python objects that may be stale.
-    doubtful: Vec<(NodeId, NodeId)>,
+    /// References that are not among [`Graph::targets`], because they were followed after their node had been scanned.
+    pub(crate) late: Vec<(NodeId, NodeId)>,
+    /// Words that point to a Python object, and slots of executing frames: the words may be stale. Among the other references, too.
+    pub(crate) doubtful: Vec<(NodeId, NodeId)>,
     /// The parts of native roots that have become roots, each of one variable.
-    parts: HashMap<NodeId, Vec<split::Part>, FixedState>,
+    parts: Map<NodeId, Vec<split::Part>>,
     variables: Vec<NodeId>,
     /// Numbers of nodes. Memory of zeros costs nothing until it is written.
     by_granule: Vec<u32>,
-    elsewhere: HashMap<u64, NodeId, FixedState>,
-    roots: Vec<(NodeId, Root)>,
-    block_edges: Vec<BlockEdge>,
+    elsewhere: Map<u64, NodeId>,
+    /// The best first.
+    pub(crate) roots: Vec<(NodeId, Root)>,
+    /// In the order in which they were found.
+    pub(crate) block_edges: Vec<BlockEdge>,
 }
 
 impl Graph {
@@ -265,14 +253,6 @@ impl Graph {
     /// The numbers of all nodes.
     pub fn nodes(&self) -> impl Iterator<Item = NodeId> + use<> {
         (1..self.nodes.len() as u32).map(NodeId)
-    }
-
-    /// As [`Graph::nodes`], in pieces for several threads.
-    pub(crate) fn pieces(&self) -> Vec<std::ops::Range<u32>> {
-        const NODES: usize = 1 << 14;
-        let count = self.nodes.len() as u32;
-        let pieces = (1..count).step_by(NODES);
-        pieces.map(|first| first..count.min(first + NODES as u32)).collect()
     }
 
     /// One more than the largest number of a node.
@@ -313,25 +293,26 @@ impl Graph {
         (!node.parent.is_none()).then_some((node.parent, node.edge))
     }
 
+    /// The nodes on the shortest path to this one, from itself to the root.
+    pub(crate) fn way_up(&self, node: NodeId) -> impl Iterator<Item = NodeId> {
+        std::iter::successors(Some(node), |node| self.parent(*node).map(|parent| parent.0))
+    }
+
     /// Whether the shortest path to it goes through the other node, or is longer than the number of steps left.
     pub(crate) fn is_below(&self, node: NodeId, other: NodeId, steps: &mut u64) -> bool {
-        let mut at = Some(node);
-        while *steps > 0 {
-            *steps -= 1;
-            match at {
-                Some(node) if node == other => return true,
-                Some(node) => at = self.parent(node).map(|parent| parent.0),
-                None => return false,
+        for at in self.way_up(node) {
+            if *steps == 0 || at == other {
+                return true;
             }
+            *steps -= 1;
         }
-        true
+        false
     }
 
     /// The first Python object on the path to this node, the node included.
     pub(crate) fn first_object(&self, node: NodeId) -> Option<NodeId> {
-        let all = std::iter::successors(Some(node), |node| self.parent(*node).map(|parent| parent.0));
-        all.filter(|node| matches!(self.kind(*node), NodeKind::Python | NodeKind::Frame))
-            .last()
+        let is_object = |node: &NodeId| matches!(self.kind(*node), NodeKind::Python | NodeKind::Frame);
+        self.way_up(node).filter(is_object).last()
     }
 
     /// Replaces the parent of a node that has one. The new parent is not below it.
@@ -347,36 +328,15 @@ impl Graph {
         &self.targets[first..first + node.count as usize]
     }
 
-    /// References that are not among [`Graph::targets`], because they were followed after the node had been scanned.
-    pub fn late_targets(&self) -> &[(NodeId, NodeId)] {
-        &self.late
-    }
-
-    /// All of both.
+    /// All references.
     pub fn references(&self) -> impl Iterator<Item = (NodeId, NodeId)> {
         let targets = |from| self.targets(from).iter().map(move |to| (from, *to));
         self.nodes().flat_map(targets).chain(self.late.iter().copied())
     }
 
-    /// Words that point to a Python object, and slots of executing frames: the words may be stale. Among
-    /// [`Graph::targets`] or [`Graph::late_targets`], too.
-    pub fn doubtful(&self) -> &[(NodeId, NodeId)] {
-        &self.doubtful
-    }
-
-    /// All roots, the best first.
-    pub fn roots(&self) -> &[(NodeId, Root)] {
-        &self.roots
-    }
-
     pub fn root(&self, node: NodeId) -> Option<&Root> {
         let place = self.roots.binary_search_by_key(&node, |root| root.0).ok()?;
         Some(&self.roots[place].1)
-    }
-
-    /// By the order in which they were found.
-    pub fn block_edges(&self) -> &[BlockEdge] {
-        &self.block_edges
     }
 
     /// The node at this address.
@@ -433,18 +393,14 @@ impl Graph {
         Some(id)
     }
 
-    /// Gives the node a parent. It waits until it is scanned, see [`Graph::scanned`].
-    pub(crate) fn place(&mut self, id: NodeId, at: Placement) {
+    /// Gives the node a parent, and a place in the search. It waits until it is scanned, see [`Graph::begin_scan`].
+    pub(crate) fn place(&mut self, id: NodeId, parent: NodeId, edge: Edge, state: State) {
         let node = &mut self.nodes[id.place()];
-        (node.parent, node.edge) = (at.parent, at.edge);
-        let state = &mut self.states[id.place()];
-        *state = State {
-            kind: state.kind,
-            phase: at.phase,
-            is_weak: at.weak,
+        (node.parent, node.edge) = (parent, edge);
+        self.states[id.place()] = State {
+            kind: self.states[id.place()].kind,
             is_waiting: true,
-            cost: at.cost,
-            unnamed: at.unnamed,
+            ..state
         };
     }
 
@@ -507,7 +463,7 @@ mod tests {
         graph.add_target(a, b);
         graph.end_scan(a);
         graph.add_target(a, c);
-        assert_eq!((graph.targets(a), graph.late_targets()), (&[b][..], &[(a, c)][..]));
+        assert_eq!((graph.targets(a), &graph.late[..]), (&[b][..], &[(a, c)][..]));
     }
 
     #[test]

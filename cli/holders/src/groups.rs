@@ -10,19 +10,16 @@
 //! the counts of all these objects, those of C++ too, are compared with the references among them. A Python object that C++ keeps for
 //! a tensor or a storage is one with it: both refer to each other, and that is no cycle.
 
-use std::collections::{HashMap, HashSet, VecDeque};
-
 use culeak::snapshot::Class;
-use foldhash::fast::FixedState;
 
-use crate::copy::{Image, PAGE};
+use crate::copy::Image;
 use crate::counted;
 use crate::findings::{Findings, Ring};
-use crate::garbage::flood;
+use crate::garbage::{flood, way};
 use crate::graph::{Edge, NodeId, NodeKind, Phase, Root};
 use crate::native::counts;
 use crate::native::kinds::Kind;
-use crate::python::Count;
+use crate::{Map, Set};
 
 /// References that are looked at.
 const BUDGET: u64 = 20_000_000;
@@ -31,7 +28,7 @@ const MOST: usize = 4_000_000;
 
 /// Finds them, and gives the blocks that they hold their paths.
 /// `is_consistent`: the process was stopped while it was copied.
-pub(crate) fn find(searched: &mut Findings, is_consistent: bool) -> HashMap<NodeId, Ring, FixedState> {
+pub(crate) fn find(searched: &mut Findings, is_consistent: bool) -> Map<NodeId, Ring> {
     let is_open = |searched: &Findings, block: &usize| {
         let found = &searched.found[*block];
         matches!(found.class, Class::OverCounted | Class::NativeHolder)
@@ -44,18 +41,18 @@ pub(crate) fn find(searched: &mut Findings, is_consistent: bool) -> HashMap<Node
         .filter(|block| is_open(searched, block))
         .collect();
     if blocks.is_empty() {
-        return HashMap::default();
+        return Map::default();
     }
     let Some(mut members) = Members::new(searched) else {
-        return HashMap::default();
+        return Map::default();
     };
     members.find_outside(searched);
     let collected = members.collected(searched);
-    let mut found: HashMap<NodeId, Ring, FixedState> = HashMap::default();
+    let mut found: Map<NodeId, Ring> = Map::default();
     let mut root = None;
-    let mut placed: HashSet<u32, FixedState> = HashSet::default();
-    let mut below_counted: HashSet<u32, FixedState> = HashSet::default();
-    let mut rings: HashMap<u32, Option<Vec<u32>>, FixedState> = HashMap::default();
+    let mut placed: Set<u32> = Set::default();
+    let mut below_counted: Set<u32> = Set::default();
+    let mut rings: Map<u32, Option<Vec<u32>>> = Map::default();
     for block in blocks {
         let Some(&last) = members.places.get(&searched.found[block].last.0) else {
             continue;
@@ -72,21 +69,18 @@ pub(crate) fn find(searched: &mut Findings, is_consistent: bool) -> HashMap<Node
             continue;
         };
         let start = path[0];
-        let nodes = |path: &[u32]| {
-            path.iter()
-                .map(|place| members.nodes[*place as usize])
-                .collect::<Vec<_>>()
-        };
         if !placed.contains(&start) {
-            let ring = nodes(rings[&start].as_deref().unwrap_or_default());
-            let Some(edges) = members.edges_of(searched, &ring) else {
+            let mut ring = rings[&start].clone().unwrap_or_default();
+            ring.extend(ring.first().copied());
+            let Some(around) = members.edges_along(searched, &ring) else {
                 continue;
             };
-            let is_object = |node: &&NodeId| searched.graph.kind(**node) == NodeKind::Python;
-            let is_collected = ring.iter().any(|node| is_object(&node))
-                && ring.iter().filter(is_object).all(|node| collected.contains(node));
-            let may_differ = !is_consistent && has_changed(searched, &ring);
-            let nodes: Vec<(NodeId, Edge)> = ring.into_iter().zip(edges).collect();
+            let node = |(from, _, edge): (u32, u32, Edge)| (members.nodes[from as usize], edge);
+            let nodes: Vec<(NodeId, Edge)> = around.into_iter().map(node).collect();
+            let mut objects = nodes.iter().map(|(node, _)| *node).collect::<Vec<NodeId>>();
+            objects.retain(|node| searched.graph.kind(*node) == NodeKind::Python);
+            let is_collected = !objects.is_empty() && objects.iter().all(|object| collected.contains(object));
+            let may_differ = !is_consistent && has_changed(searched, &nodes);
             let root = *root.get_or_insert_with(|| searched.graph.add_root(Root::Garbage, Phase::Counted));
             let node = members.nodes[start as usize];
             searched.graph.set_parent(node, root, Edge::default());
@@ -108,27 +102,23 @@ pub(crate) fn find(searched: &mut Findings, is_consistent: bool) -> HashMap<Node
 }
 
 /// Whether an object has another type, class or count than in the copy.
-fn has_changed(searched: &Findings, objects: &[NodeId]) -> bool {
+fn has_changed(searched: &Findings, objects: &[(NodeId, Edge)]) -> bool {
     let copy = searched.copy;
-    let addresses: Vec<u64> = objects.iter().map(|object| searched.graph.address(*object)).collect();
-    let mut pages: Vec<u64> = (addresses.iter())
-        .flat_map(|address| [*address, address + 15].map(|byte| byte & !(PAGE - 1)))
-        .collect();
-    pages.sort_unstable();
-    pages.dedup();
-    let newer = Image::newer(copy, &pages);
+    let Ok(newer) = Image::newer(copy) else { return true };
     let same = |at: u64| newer.word(at) == copy.word(at);
-    !addresses.iter().all(|address| same(*address) && same(address + 8))
+    let mut addresses = objects.iter().map(|(object, _)| searched.graph.address(*object));
+    !addresses.all(|address| same(address) && same(address + 8))
 }
 
 /// What the counted objects lead to, and garbage, by place.
+#[derive(Default)]
 struct Members {
     nodes: Vec<NodeId>,
-    places: HashMap<NodeId, u32, FixedState>,
+    places: Map<NodeId, u32>,
     targets: Vec<Vec<u32>>,
     sources: Vec<Vec<u32>>,
     /// The tensor or storage of a Python object, and the other way round.
-    partners: HashMap<u32, u32, FixedState>,
+    partners: Map<u32, u32>,
     kinds: Vec<Option<Kind>>,
     counts: Vec<Option<u64>>,
     /// A hook of a tensor.
@@ -151,41 +141,31 @@ impl Members {
         if nodes.len() > MOST {
             return None;
         }
-        let places: HashMap<NodeId, u32, FixedState> = (nodes.iter().enumerate())
+        let places: Map<NodeId, u32> = (nodes.iter().enumerate())
             .map(|(place, node)| (*node, place as u32))
             .collect();
         let mut members = Members {
             targets: vec![Vec::new(); nodes.len()],
             sources: vec![Vec::new(); nodes.len()],
-            partners: HashMap::default(),
-            kinds: Vec::with_capacity(nodes.len()),
-            counts: Vec::with_capacity(nodes.len()),
-            is_hook: Vec::with_capacity(nodes.len()),
-            is_counted: Vec::new(),
-            is_outside: Vec::new(),
             budget: BUDGET,
             nodes,
             places,
+            ..Members::default()
         };
         let all = members
             .nodes
             .iter()
             .flat_map(|from| graph.targets(*from).iter().map(|to| (*from, *to)));
-        let edges: Vec<(u32, u32)> = (all.chain(graph.late_targets().iter().copied()))
+        let edges: Vec<(u32, u32)> = (all.chain(graph.late.iter().copied()))
             .filter(|(from, to)| from != to && !searched.stale.has(*from, *to))
             .filter_map(|(from, to)| Some((*members.places.get(&from)?, *members.places.get(&to)?)))
             .collect();
         for place in 0..members.nodes.len() {
             let (kind, count) = kind_and_count(searched, members.nodes[place]);
-            let class = (kind == Some(Kind::Named)).then(|| {
-                searched
-                    .native
-                    .class(searched.copy, searched.graph.address(members.nodes[place]))
-            });
-            let is_hook = class
-                .flatten()
-                .is_some_and(|class| class.ends_with("PyFunctionTensorPreHook"));
-            members.is_hook.push(is_hook);
+            let address = searched.graph.address(members.nodes[place]);
+            let class = searched.native.class(searched.copy, address);
+            let is_hook = class.is_some_and(|class| class.ends_with("PyFunctionTensorPreHook"));
+            members.is_hook.push(is_hook && kind == Some(Kind::Named));
             members.kinds.push(kind);
             members.counts.push(count);
         }
@@ -265,7 +245,7 @@ impl Members {
     }
 
     /// Gives what a counted object leads to a path from the nearest one, or from one that has such a path.
-    fn place_below_counted(&mut self, searched: &mut Findings, last: u32, placed: &mut HashSet<u32, FixedState>) {
+    fn place_below_counted(&mut self, searched: &mut Findings, last: u32, placed: &mut Set<u32>) {
         let is_root = |place: u32| {
             let parent = searched.graph.parent(self.nodes[place as usize]);
             placed.contains(&place)
@@ -284,7 +264,7 @@ impl Members {
     }
 
     /// Makes these references the paths of what has none yet.
-    fn place(&self, searched: &mut Findings, edges: Vec<(u32, u32, Edge)>, placed: &mut HashSet<u32, FixedState>) {
+    fn place(&self, searched: &mut Findings, edges: Vec<(u32, u32, Edge)>, placed: &mut Set<u32>) {
         for (from, to, edge) in edges {
             if placed.insert(to) {
                 let (from, to) = (self.nodes[from as usize], self.nodes[to as usize]);
@@ -293,54 +273,48 @@ impl Members {
         }
     }
 
-    /// The references of a path. `None`: one was not found, or too much was looked at.
+    /// The references of a path, each to an object or to the one that is one with it. `None`: one was not found, or too much was looked
+    /// at.
     fn edges_along(&mut self, searched: &mut Findings, path: &[u32]) -> Option<Vec<(u32, u32, Edge)>> {
         let edge = |pair: &[u32]| {
+            let [from, to] = [pair[0], pair[1]];
+            let mut targets = [Some(&to), self.partners.get(&to)].into_iter().flatten();
             // Native memory is looked through word by word.
             self.budget = self.budget.checked_sub(64)?;
-            let (from, to) = (self.nodes[pair[0] as usize], self.nodes[pair[1] as usize]);
-            Some((pair[0], pair[1], counted::edge(searched, from, to, &mut self.budget)?))
+            let node = |place: u32| self.nodes[place as usize];
+            let found = targets.find_map(|to| counted::edge(searched, node(from), node(*to), &mut self.budget));
+            Some((from, to, found?))
         };
         path.windows(2).map(edge).collect()
     }
 
     /// The shortest path that leads here from one of the wanted.
     fn path_to(&self, last: u32, budget: &mut u64, mut is_wanted: impl FnMut(u32) -> bool) -> Option<Vec<u32>> {
-        let mut next: HashMap<u32, u32, FixedState> = HashMap::default();
-        let mut open = VecDeque::from([last]);
-        while let Some(place) = open.pop_front() {
-            if is_wanted(place) {
-                let mut path = vec![place];
-                while let Some(to) = path.last().filter(|at| **at != last).and_then(|at| next.get(at)) {
-                    path.push(*to);
-                }
-                return Some(path);
-            }
-            for from in &self.sources[place as usize] {
-                *budget = budget.checked_sub(1)?;
-                if *from != last && !next.contains_key(from) {
-                    next.insert(*from, place);
-                    open.push_back(*from);
-                }
-            }
+        if is_wanted(last) {
+            return Some(vec![last]);
         }
-        None
+        let sources = |place: u32| self.sources[place as usize].iter().copied();
+        let mut path = way(last, budget, sources, is_wanted)?;
+        path.reverse();
+        Some(path)
     }
 
     /// As above, from an object of a cycle, or from one that has its path already.
     fn path_from_ring(
         &mut self,
         last: u32,
-        placed: &HashSet<u32, FixedState>,
-        rings: &mut HashMap<u32, Option<Vec<u32>>, FixedState>,
+        placed: &Set<u32>,
+        rings: &mut Map<u32, Option<Vec<u32>>>,
     ) -> Option<Vec<u32>> {
         let (mut steps, mut looks) = (self.budget, self.budget);
         let path = self.path_to(last, &mut steps, |place| {
-            placed.contains(&place)
-                || rings
+            let mut has_ring = || {
+                rings
                     .entry(place)
                     .or_insert_with(|| self.ring(place, &mut looks))
                     .is_some()
+            };
+            placed.contains(&place) || has_ring()
         });
         self.budget = steps.min(looks);
         path
@@ -349,49 +323,27 @@ impl Members {
     /// The shortest cycle through an object and its partner.
     fn ring(&self, start: u32, budget: &mut u64) -> Option<Vec<u32>> {
         let partner = self.partners.get(&start).copied();
-        let mut before: HashMap<u32, u32, FixedState> = HashMap::default();
-        let mut open: VecDeque<u32> = [Some(start), partner].into_iter().flatten().collect();
         let is_start = |place: u32| place == start || Some(place) == partner;
-        while let Some(place) = open.pop_front() {
-            for to in &self.targets[place as usize] {
-                *budget = budget.checked_sub(1)?;
-                if is_start(*to) && !is_start(place) {
-                    let mut ring = vec![place];
-                    while let Some(from) = before.get(&ring[ring.len() - 1]) {
-                        ring.push(*from);
-                    }
-                    ring.reverse();
-                    return Some(ring);
-                }
-                if !is_start(*to) && !self.is_outside[*to as usize] && !before.contains_key(to) {
-                    before.insert(*to, place);
-                    open.push_back(*to);
-                }
-            }
-        }
-        None
-    }
-
-    /// The references of a ring.
-    fn edges_of(&mut self, searched: &mut Findings, ring: &[NodeId]) -> Option<Vec<Edge>> {
-        let partner = |node: NodeId| {
-            let place = self.places.get(&node)?;
-            Some(self.nodes[*self.partners.get(place)? as usize])
+        let all = |place: u32| self.targets[place as usize].iter().copied();
+        // Both begin the ring.
+        let targets = |place: u32| {
+            let of_partner = partner.filter(|_| place == start).into_iter().flat_map(all);
+            all(place).chain(of_partner).filter(move |to| match is_start(*to) {
+                true => place != start,
+                false => !self.is_outside[*to as usize],
+            })
         };
-        let mut budget = self.budget;
-        let next = ring.iter().skip(1).chain(ring.first());
-        let edges = ring.iter().zip(next).map(|(from, to)| {
-            counted::edge(searched, *from, *to, &mut budget)
-                .or_else(|| counted::edge(searched, *from, partner(*to)?, &mut budget))
-        });
-        let edges = edges.collect();
-        self.budget = budget;
-        edges
+        let mut ring = way(start, budget, targets, is_start)?;
+        ring.pop();
+        if let Some(partner) = partner.filter(|_| !all(start).any(|to| to == ring[1])) {
+            ring[0] = partner;
+        }
+        Some(ring)
     }
 
     /// The objects that Python's collector frees. It looks through a tensor that nothing but its Python object owns: at hooks, and at
     /// the context of the function that made it, if nothing else owns the node of that.
-    fn collected(&self, searched: &mut Findings) -> HashSet<NodeId, FixedState> {
+    fn collected(&self, searched: &mut Findings) -> Set<NodeId> {
         let is_object: Vec<bool> = (self.nodes.iter())
             .map(|node| matches!(searched.graph.kind(*node), NodeKind::Python | NodeKind::Frame))
             .collect();
@@ -417,10 +369,8 @@ impl Members {
         let held = (0..self.nodes.len()).filter(|place| is_held[*place] && is_object[*place]);
         let held = held.collect();
         let is_held = flood(is_held, held, |place| visits[place].iter().map(|to| *to as usize));
-        (0..self.nodes.len())
-            .filter(|place| is_object[*place] && !is_held[*place])
-            .map(|place| self.nodes[place])
-            .collect()
+        let freed = (0..self.nodes.len()).filter(|place| is_object[*place] && !is_held[*place]);
+        freed.map(|place| self.nodes[place]).collect()
     }
 
     fn refers_as_wrapper(&self, searched: &Findings, object: u32, to: u32) -> bool {
@@ -434,7 +384,7 @@ impl Members {
         if self.counts[tensor as usize] != Some(1) {
             return;
         }
-        let mut seen: HashSet<u32, FixedState> = HashSet::from_iter([tensor]);
+        let mut seen: Set<u32> = Set::from_iter([tensor]);
         let mut open = vec![tensor];
         while let Some(place) = open.pop() {
             let kind = self.kinds[place as usize];
@@ -486,7 +436,7 @@ fn kind_and_count(searched: &mut Findings, node: NodeId) -> (Option<Kind>, Optio
     match searched.graph.kind(node) {
         NodeKind::Python => {
             let count = searched.python.as_ref().map(|python| python.count(copy, address));
-            (None, count.map(Count::number))
+            (None, count)
         }
         NodeKind::Native => {
             let kind = searched.native.kind(copy, address);

@@ -12,21 +12,21 @@
 //! and of CPython's allocator. A text or a number belongs to what refers to it if nothing else does. So the sums are lower limits.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use culeak::analysis::words;
-use culeak::proc::{self, Mapping, Resident};
+use culeak::proc::{self, Resident};
 use culeak::snapshot::{HostMemory, HostRow};
-use foldhash::fast::FixedState;
 
+use crate::Map;
 use crate::bits::Bits;
 use crate::copy::{Image, PAGE};
 use crate::findings::Findings;
 use crate::graph::NodeKind;
 use crate::native::kinds::Kind;
-use crate::native::{Chunk, Heap, Native, Owner, pages};
-use crate::python::{Count, Python, Sort};
+use crate::native::{Chunk, Heap, Native, Owner};
+use crate::python::{Python, Sort};
 use crate::walk::rules::object_in;
 
 /// Types that are reported.
@@ -43,10 +43,9 @@ pub fn usage(searched: &mut Findings, pinned: &[Range<u64>]) -> Option<HostMemor
     let mut resident: BTreeMap<Owner, u64> = BTreeMap::new();
     for mapping in proc::resident(copy.source().pid()?).ok()? {
         let Resident {
-            mapping: Mapping { range, .. },
-            bytes,
-            is_of_device,
+            bytes, is_of_device, ..
         } = &mapping;
+        let range = &mapping.mapping.range;
         found.resident_bytes += bytes;
         let mut left = *bytes;
         let mut take = |bytes: u64| {
@@ -55,10 +54,8 @@ pub fn usage(searched: &mut Findings, pinned: &[Range<u64>]) -> Option<HostMemor
             taken
         };
         let near = &pinned[pinned.partition_point(|block| block.end <= range.start)..];
-        let common = near
-            .iter()
-            .map(|block| block.end.min(range.end).saturating_sub(block.start.max(range.start)));
-        found.pinned_bytes += take(common.take_while(|bytes| *bytes > 0).sum());
+        let common = |block: &Range<u64>| block.end.min(range.end).saturating_sub(block.start.max(range.start));
+        found.pinned_bytes += take(near.iter().map(common).take_while(|bytes| *bytes > 0).sum());
         for (owner, bytes) in searched.native.owners(copy, range) {
             *resident.entry(owner).or_default() += take(bytes);
         }
@@ -108,8 +105,8 @@ fn types(searched: &mut Findings) -> (Vec<HostRow>, Used) {
     let copy = searched.copy;
     let mut sums = Sums {
         copy,
-        counted: Bits::new(copy.granules()),
-        types: HashMap::default(),
+        counted: Counted(Bits::new(copy.granules())),
+        types: Map::default(),
         used: Used::new(),
     };
     let pieces = copy.pieces();
@@ -117,7 +114,7 @@ fn types(searched: &mut Findings) -> (Vec<HostRow>, Used) {
     for are_objects in [true, false] {
         for (piece, kind) in pieces
             .iter()
-            .flat_map(|piece| [(piece, pages::Kind::Pool), (piece, pages::Kind::Glibc)])
+            .flat_map(|piece| [(piece, Heap::Python), (piece, Heap::Glibc)])
         {
             for chunk in searched.native.chunks_in(copy, piece, kind) {
                 match are_objects {
@@ -128,7 +125,7 @@ fn types(searched: &mut Findings) -> (Vec<HostRow>, Used) {
                             Some(_) if searched.budget.stopped().is_some() => NOT_READ.to_owned(),
                             Some(_) => format!("(no type, up to {})", words::bytes(chunk.bytes.next_power_of_two())),
                         };
-                        sums.add(&searched.native, chunk, &name, 1);
+                        sums.add(&searched.native, chunk.start, &name, 1);
                     }
                 }
             }
@@ -157,25 +154,36 @@ fn limited(mut rows: Vec<HostRow>, most: usize) -> Vec<HostRow> {
     rows
 }
 
+/// The chunks that were counted, by granule.
+struct Counted(Bits);
+
+impl Counted {
+    /// The chunk around a place, and how much of it is resident; `None` if it was counted, or its size is not known.
+    fn add(&mut self, copy: &Image, native: &Native, place: u64) -> Option<(Chunk, u64)> {
+        let chunk = native
+            .around(copy, place.max(PAGE))
+            .filter(|chunk| chunk.heap != Heap::Unknown)?;
+        let is_new = copy.granule(chunk.start).is_some_and(|granule| self.0.set(granule));
+        is_new.then(|| (chunk, native.resident(&chunk)))
+    }
+}
+
 struct Sums<'c, 's> {
     copy: &'c Image<'s>,
-    /// The chunks that were counted, by granule.
-    counted: Bits,
-    types: HashMap<String, (u64, u64), FixedState>,
+    counted: Counted,
+    types: Map<String, (u64, u64)>,
     used: Used,
 }
 
 impl Sums<'_, '_> {
-    /// Adds a chunk, unless it was counted.
-    fn add(&mut self, native: &Native, chunk: Chunk, name: &str, count: u64) {
-        let is_new = self
-            .copy
-            .granule(chunk.start)
-            .is_some_and(|granule| self.counted.set(granule));
-        let Some(owner) = native.owner(self.copy, chunk.start).filter(|_| is_new) else {
+    /// Adds the chunk around a place, unless it was counted.
+    fn add(&mut self, native: &Native, place: u64, name: &str, count: u64) {
+        let Some((chunk, bytes)) = self.counted.add(self.copy, native, place) else {
             return;
         };
-        let bytes = native.resident(&chunk);
+        let Some(owner) = native.owner(self.copy, chunk.start) else {
+            return;
+        };
         let used = self.used.entry(owner).or_default();
         *used = (used.0 + bytes, used.1 + 1);
         let of = self.types.entry(name.to_owned()).or_default();
@@ -209,22 +217,19 @@ impl Sums<'_, '_> {
             return;
         }
         places.extend((words.into_iter()).filter(|word| is_untyped(copy, native, searched.python.as_mut(), *word)));
-        self.add(native, chunk, &name, 1);
-        for place in places.into_iter().filter(|place| *place >= PAGE) {
-            let own = native.around(copy, place).filter(|own| own.heap != Heap::Window);
-            own.into_iter().for_each(|own| self.add(native, own, &name, 0));
-        }
+        self.add(native, chunk.start, &name, 1);
+        places.into_iter().for_each(|place| self.add(native, place, &name, 0));
     }
 }
 
 /// Whether a chunk begins here in which no object is.
 fn is_untyped(copy: &Image, native: &mut Native, python: Option<&mut Python>, place: u64) -> bool {
-    let chunk = native
-        .around(copy, place)
-        .filter(|chunk| chunk.start == place && place >= PAGE);
-    chunk.is_some_and(|chunk| {
-        python.is_none_or(|python| object_in(copy, python, chunk).is_none()) && native.class(copy, place).is_none()
-    })
+    let chunk = native.around(copy, place);
+    chunk
+        .filter(|chunk| chunk.start == place && place >= PAGE)
+        .is_some_and(|chunk| {
+            python.is_none_or(|python| object_in(copy, python, chunk).is_none()) && native.class(copy, place).is_none()
+        })
 }
 
 /// The words of a storage of PyTorch, one of which leads to the data of a tensor of the CPU.
@@ -242,7 +247,7 @@ pub(crate) fn weights(searched: &mut Findings) -> Vec<(u32, u64)> {
         &searched.graph,
         &mut searched.budget,
     );
-    let mut counted = Bits::new(copy.granules());
+    let mut counted = Counted(Bits::new(copy.granules()));
     let mut weights = Vec::new();
     let mut references = Vec::new();
     // Arrays belong to their objects, so these come first.
@@ -263,7 +268,7 @@ pub(crate) fn weights(searched: &mut Findings) -> Vec<(u32, u64)> {
                     python.references(copy, address, of, &mut references);
                     for target in references.iter().filter(|reference| reference.sort != Sort::Word) {
                         let is_leaf = python.object(copy, target.target).is_some_and(|of| python.is_leaf(of));
-                        if is_leaf && python.count(copy, target.target) == Count::Exactly(1) {
+                        if is_leaf && python.count(copy, target.target) == 1 {
                             places.push(target.target);
                             places.extend(buffer(copy, native, python, target.target));
                         }
@@ -271,16 +276,8 @@ pub(crate) fn weights(searched: &mut Findings) -> Vec<(u32, u64)> {
                 }
                 None => places.extend(data(copy, native, address)),
             }
-            let of_place = |place: u64| {
-                let chunk = native.around(copy, place).filter(|chunk| chunk.heap != Heap::Window)?;
-                let is_new = copy.granule(chunk.start).is_some_and(|granule| counted.set(granule));
-                is_new.then_some(native.resident(&chunk))
-            };
-            let bytes: u64 = places
-                .into_iter()
-                .filter(|place| *place >= PAGE)
-                .filter_map(of_place)
-                .sum();
+            let chunks = places.into_iter().filter_map(|place| counted.add(copy, native, place));
+            let bytes: u64 = chunks.map(|(_, bytes)| bytes).sum();
             if bytes > 0 {
                 weights.push((node.0, bytes));
             }

@@ -30,7 +30,7 @@
 //! * `budget`: how much a search reads before it stops
 //! * `walk`: the breadth-first search
 //! * [`garbage`]: what only refers to itself
-//! * `words`, `evidence`: pointers in the whole copy, to what the walk does not explain
+//! * `evidence`: pointers in the whole copy, to what the walk does not explain
 //! * `records`: pointers to blocks that PyTorch's allocator keeps itself
 //! * [`findings`]: what the search of one copy found
 //! * [`classes`]: the class of each block, over all copies
@@ -72,22 +72,33 @@ mod records;
 pub mod source;
 mod variables;
 mod walk;
-mod words;
 pub mod xla;
 
 #[cfg(test)]
 mod process_tests;
 
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use culeak::snapshot::Holders;
+use foldhash::fast::FixedState;
 
 pub use crate::budget::Deadline;
 use crate::copy::Image;
 use crate::source::Source;
+
+/// A map that hashes its keys fast, in the same way in each run.
+pub type Map<K, V> = HashMap<K, V, FixedState>;
+/// As [`Map`], of values.
+pub type Set<T> = HashSet<T, FixedState>;
+
+/// Whether a text begins with one of these.
+pub(crate) fn starts_with_one(text: &str, of: &[&str]) -> bool {
+    of.iter().any(|start| text.starts_with(start))
+}
 
 /// A block of GPU memory whose holders are searched for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,7 +116,7 @@ pub struct Block {
 }
 
 /// What to search, and how much to spend.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Options {
     /// A process that runs on is copied again until this many copies in succession explain no further block.
     pub copies: u32,
@@ -132,12 +143,6 @@ pub const LIMIT: Duration = Duration::from_secs(60);
 pub struct StillLive(pub Arc<AreLive>);
 
 type AreLive = dyn Fn(&[Block]) -> Vec<bool> + Send + Sync;
-
-impl fmt::Debug for StillLive {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("StillLive")
-    }
-}
 
 impl Default for Options {
     fn default() -> Options {

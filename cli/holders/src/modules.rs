@@ -1,7 +1,7 @@
 //! The ELF files that the process has loaded: where they are, their globals, and their symbols.
 //!
-//! A file is used only if it is the one that was loaded: its program headers and its build id are those in memory. Of a
-//! file that was deleted or replaced, exported symbols are found in memory and variables have no names.
+//! Exported symbols are found in memory. For the names of variables, a file is used only if it is the one that was loaded: its program
+//! headers and its build id are those in memory.
 
 use std::cell::OnceCell;
 use std::fs::File;
@@ -17,17 +17,13 @@ mod exported;
 pub mod headers;
 mod variables;
 
-use headers::{Headers, NOTE};
+use headers::{Headers, NOTE, Read};
 use variables::Variables;
 
 /// Where debug files are installed.
 const DEBUG_FOLDER: &str = "/usr/lib/debug/.build-id";
 
-/// The most memory of a module that is kept because its file is not available.
-const IMAGE: u64 = 256 << 20;
-
-/// A loaded file.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A loaded file. Its variables are read when they are first needed.
 pub struct Module {
     /// As the process sees it.
     pub path: String,
@@ -35,152 +31,35 @@ pub struct Module {
     pub bias: u64,
     /// Written static memory (`.data`, `.bss`), as mapped, without what follows the end of `.bss`.
     pub globals: Vec<Range<u64>>,
+    headers: Headers,
+    build_id: Vec<u8>,
+    /// The file that was loaded.
+    file: Option<PathBuf>,
+    variables: OnceCell<Variables>,
 }
 
 impl Module {
+    /// Address of an exported symbol, at run time, as the memory of the module has it.
+    pub fn address_of(&self, copy: &Image, name: &str) -> Option<u64> {
+        exported_of(&self.headers, self.bias, name, &|address, buffer| {
+            in_memory(copy, address, buffer)
+        })
+    }
+
     /// Without the folder, and without the kernel's remark that the file was deleted.
     pub fn file_name(&self) -> &str {
         let name = self.path.rsplit('/').next().unwrap_or(&self.path);
         name.strip_suffix(" (deleted)").unwrap_or(name)
     }
-}
 
-/// All loaded files, by address. Symbols are read when they are first needed.
-#[derive(Default)]
-pub struct Modules {
-    all: Vec<Module>,
-    /// In the same order.
-    contents: Vec<Contents>,
-    /// Index of the module of each range of globals, by address.
-    globals: Vec<(Range<u64>, usize)>,
-}
-
-/// Where the contents of a module can be read.
-struct Contents {
-    headers: Headers,
-    build_id: Vec<u8>,
-    /// The file that was loaded.
-    file: Option<PathBuf>,
-    /// The loaded read-only memory, in place of the file: addresses without the bias.
-    image: Vec<(u64, Vec<u8>)>,
-    variables: OnceCell<Variables>,
-}
-
-impl Modules {
-    pub fn find(copy: &Image) -> Modules {
-        let mut found = Modules::default();
-        let first = |region: &&Region| region.offset == 0 && region.readable && region.name.starts_with('/');
-        for region in copy.regions().iter().filter(first) {
-            if let Some((module, contents)) = loaded(copy, region) {
-                let index = found.all.len();
-                found
-                    .globals
-                    .extend(module.globals.iter().map(|range| (range.clone(), index)));
-                found.all.push(module);
-                found.contents.push(contents);
-            }
-        }
-        found.globals.sort_by_key(|(range, _)| range.start);
-        found
-    }
-
-    pub fn all(&self) -> &[Module] {
-        &self.all
-    }
-
-    /// The words of static memory that are `wanted` by their value, although they are as in the file: constants, which nothing wrote
-    /// while the program ran. In order.
-    pub fn constants(&self, copy: &Image, wanted: impl Fn(u64) -> bool) -> Vec<Range<u64>> {
-        let mut found = Vec::new();
-        for (range, index) in &self.globals {
-            let (bias, contents) = (self.all[*index].bias, &self.contents[*index]);
-            let file = OnceCell::new();
-            for (address, value) in copy.words(range.clone()).filter(|(_, value)| wanted(*value)) {
-                let file = file.get_or_init(|| File::open(contents.file.as_ref()?).ok());
-                let mut bytes = [0; 8];
-                if let Some(file) = file
-                    && in_file(file, &contents.headers)(address.wrapping_sub(bias), &mut bytes)
-                    && u64::from_le_bytes(bytes) == value
-                {
-                    found.push(address..address + 8);
-                }
-            }
-        }
-        found
-    }
-
-    /// Address of an exported symbol of this module, at run time.
-    pub fn address_of(&self, module: &Module, name: &str) -> Option<u64> {
-        let same = |other: &Module| other.bias == module.bias && other.path == module.path;
-        let contents = &self.contents[self.all.iter().position(same)?];
-        let address = contents.exported(module.bias, name)?;
-        Some(address.wrapping_add(module.bias))
-    }
-
-    /// The variable that contains this address, demangled, and the offset in it: `g_cache`, 8. Local symbols are known
-    /// unless the file was stripped.
-    pub fn variable_at(&mut self, address: u64) -> Option<(String, u64)> {
-        let (name, range) = self.variable(address)?;
-        Some((name, address.wrapping_sub(range.start)))
-    }
-
-    /// As above, with the variable's addresses.
-    pub fn variable(&mut self, address: u64) -> Option<(String, Range<u64>)> {
-        let index = self.index_at(address)?;
-        let bias = self.all[index].bias;
-        let (name, range) = self.variables(index)?.at(address.wrapping_sub(bias))?;
-        let range = range.start.wrapping_add(bias)..range.end.wrapping_add(bias);
-        Some((crate::demangle::variable(&name), range))
-    }
-
-    /// The thread-local variable at this offset in the memory that the module with this index has for each thread: its name
-    /// and its offsets.
-    pub fn thread_local(&mut self, index: usize, offset: u64) -> Option<(String, Range<u64>)> {
-        let (name, range) = self.variables(index)?.thread_local(offset)?;
-        Some((crate::demangle::variable(&name), range))
-    }
-
-    /// The bytes that the module with this index has for each thread; `None` if it has no thread-local variables.
-    pub fn thread_local_bytes(&self, index: usize) -> Option<u64> {
-        self.contents.get(index)?.headers.thread_local_bytes()
-    }
-
-    fn variables(&self, index: usize) -> Option<&Variables> {
-        let contents = self.contents.get(index)?;
-        Some(contents.variables.get_or_init(|| contents.read_variables()))
-    }
-
-    /// The module whose globals contain this address.
-    pub fn with_global(&self, address: u64) -> Option<&Module> {
-        self.all.get(self.index_at(address)?)
-    }
-
-    fn index_at(&self, address: u64) -> Option<usize> {
-        containing(&self.globals, address, |(range, _)| range.clone()).map(|(_, index)| *index)
-    }
-}
-
-impl Contents {
-    fn exported(&self, bias: u64, name: &str) -> Option<u64> {
-        if self.file.is_none() {
-            let read = |address: u64, buffer: &mut [u8]| {
-                let part = self.image.iter().find_map(|(start, bytes)| {
-                    let inside = usize::try_from(address.checked_sub(*start)?).ok()?;
-                    bytes.get(inside..inside.checked_add(buffer.len())?)
-                });
-                part.map(|part| buffer.copy_from_slice(part)).is_some()
-            };
-            return exported::address(&self.headers, &read, bias, name);
-        }
-        let file = File::open(self.file.as_ref()?).ok()?;
-        exported::address(&self.headers, &in_file(&file, &self.headers), 0, name)
+    fn variables(&self) -> &Variables {
+        self.variables.get_or_init(|| self.read_variables())
     }
 
     fn read_variables(&self) -> Variables {
         let read = |path: &Path| {
-            culeak::reader::open_regular(path)
-                .map(Variables::read)
-                .unwrap_or_default()
+            let variables = culeak::reader::open_regular(path).map(Variables::read);
+            variables.unwrap_or_default()
         };
         let debug = self.debug_file(Path::new(DEBUG_FOLDER));
         let debug = debug.map(|path| read(&path)).unwrap_or_default();
@@ -202,6 +81,90 @@ impl Contents {
     }
 }
 
+/// All loaded files, by address.
+#[derive(Default)]
+pub struct Modules {
+    all: Vec<Module>,
+    /// Index of the module of each range of globals, by address.
+    globals: Vec<(Range<u64>, usize)>,
+}
+
+impl Modules {
+    pub fn find(copy: &Image) -> Modules {
+        let mut found = Modules::default();
+        let first = |region: &&Region| region.offset == 0 && region.readable && region.name.starts_with('/');
+        for region in copy.regions().iter().filter(first) {
+            if let Some(module) = loaded(copy, region) {
+                let index = found.all.len();
+                let globals = module.globals.iter().map(|range| (range.clone(), index));
+                found.globals.extend(globals);
+                found.all.push(module);
+            }
+        }
+        found.globals.sort_by_key(|(range, _)| range.start);
+        found
+    }
+
+    pub fn all(&self) -> &[Module] {
+        &self.all
+    }
+
+    /// The words of static memory that are `wanted` by their value, although they are as in the file: constants, which nothing wrote
+    /// while the program ran. In order.
+    pub fn constants(&self, copy: &Image, wanted: impl Fn(u64) -> bool) -> Vec<Range<u64>> {
+        let mut found = Vec::new();
+        for (range, index) in &self.globals {
+            let module = &self.all[*index];
+            let file = OnceCell::new();
+            for (address, value) in copy.words(range.clone()).filter(|(_, value)| wanted(*value)) {
+                let file = file.get_or_init(|| File::open(module.file.as_ref()?).ok());
+                let mut bytes = [0; 8];
+                if let Some(file) = file
+                    && in_file(file, &module.headers)(address.wrapping_sub(module.bias), &mut bytes)
+                    && u64::from_le_bytes(bytes) == value
+                {
+                    found.push(address..address + 8);
+                }
+            }
+        }
+        found
+    }
+
+    /// The variable that contains this address, demangled, and the offset in it: `g_cache`, 8. Local symbols are known
+    /// unless the file was stripped.
+    pub fn variable_at(&self, address: u64) -> Option<(String, u64)> {
+        let (name, range) = self.variable(address)?;
+        Some((name, address.wrapping_sub(range.start)))
+    }
+
+    /// As above, with the variable's addresses.
+    pub fn variable(&self, address: u64) -> Option<(String, Range<u64>)> {
+        let module = self.with_global(address)?;
+        let bias = module.bias;
+        let (name, range) = module.variables().at(address.wrapping_sub(bias))?;
+        let range = range.start.wrapping_add(bias)..range.end.wrapping_add(bias);
+        Some((crate::demangle::variable(&name), range))
+    }
+
+    /// The thread-local variable at this offset in the memory that the module with this index has for each thread: its name
+    /// and its offsets.
+    pub fn thread_local(&self, index: usize, offset: u64) -> Option<(String, Range<u64>)> {
+        let (name, range) = self.all.get(index)?.variables().thread_local(offset)?;
+        Some((crate::demangle::variable(&name), range))
+    }
+
+    /// The bytes that the module with this index has for each thread; `None` if it has no thread-local variables.
+    pub fn thread_local_bytes(&self, index: usize) -> Option<u64> {
+        self.all.get(index)?.headers.thread_local_bytes()
+    }
+
+    /// The module whose globals contain this address.
+    pub fn with_global(&self, address: u64) -> Option<&Module> {
+        let (_, index) = containing(&self.globals, address, |(range, _)| range.clone())?;
+        self.all.get(*index)
+    }
+}
+
 /// The address of an exported symbol of a library that is loaded from this address on, without a copy of the process. The file may have
 /// been deleted.
 pub(crate) fn exported_of_loaded(source: &dyn Source, start: u64, name: &str) -> Option<u64> {
@@ -210,22 +173,28 @@ pub(crate) fn exported_of_loaded(source: &dyn Source, start: u64, name: &str) ->
         end.is_some_and(|end| source.read(&[address..end], buffer) == buffer.len())
     };
     let headers = Headers::read(&|offset, buffer| read(start.wrapping_add(offset), buffer))?;
-    let bias = headers.bias(start);
-    let address = exported::address(
-        &headers,
-        &|address, buffer| read(address.wrapping_add(bias), buffer),
-        bias,
-        name,
-    )?;
+    exported_of(&headers, headers.bias(start), name, &read)
+}
+
+/// As above, of a library with these headers. `read`: reads the memory of the process.
+fn exported_of(headers: &Headers, bias: u64, name: &str, read: Read) -> Option<u64> {
+    let inside = |address: u64, buffer: &mut [u8]| read(address.wrapping_add(bias), buffer);
+    let address = exported::address(headers, &inside, bias, name)?;
     Some(address.wrapping_add(bias))
+}
+
+/// Reads copied memory.
+fn in_memory(copy: &Image, address: u64, buffer: &mut [u8]) -> bool {
+    let end = address.checked_add(buffer.len() as u64);
+    let bytes = end.and_then(|end| copy.bytes(address..end));
+    bytes.map(|bytes| buffer.copy_from_slice(&bytes)).is_some()
 }
 
 /// Reads a file by addresses without the bias.
 fn in_file(file: &File, headers: &Headers) -> impl Fn(u64, &mut [u8]) -> bool {
     move |address, buffer| {
-        let place = headers
-            .in_file(address)
-            .filter(|(_, left)| *left >= buffer.len() as u64);
+        let is_whole = |(_, left): &(u64, u64)| *left >= buffer.len() as u64;
+        let place = headers.in_file(address).filter(is_whole);
         place.is_some_and(|(offset, _)| file.read_exact_at(buffer, offset).is_ok())
     }
 }
@@ -241,13 +210,9 @@ pub fn build_id(file: &File, headers: &Headers) -> Vec<u8> {
 }
 
 /// The module whose file begins with this region; `None` if the file is mapped as data.
-fn loaded(copy: &Image, first: &Region) -> Option<(Module, Contents)> {
+fn loaded(copy: &Image, first: &Region) -> Option<Module> {
     let start = first.range.start;
-    let memory = |address: u64, buffer: &mut [u8]| {
-        let end = address.checked_add(buffer.len() as u64);
-        let bytes = end.and_then(|end| copy.bytes(address..end));
-        bytes.map(|bytes| buffer.copy_from_slice(&bytes)).is_some()
-    };
+    let memory = |address: u64, buffer: &mut [u8]| in_memory(copy, address, buffer);
     let headers = Headers::read(&|offset, buffer| memory(start.wrapping_add(offset), buffer))?;
     let bias = headers.bias(start);
     let region = |address: u64| copy.region(address);
@@ -266,12 +231,9 @@ fn loaded(copy: &Image, first: &Region) -> Option<(Module, Contents)> {
     let mut globals = Vec::new();
     for segment in headers.loaded().filter(|segment| segment.is_writable()) {
         let memory = segment.memory(bias);
-        let from = copy
-            .regions()
-            .partition_point(|region| region.range.end <= memory.start);
-        let regions = copy.regions()[from..]
-            .iter()
-            .take_while(|region| region.range.start < memory.end);
+        let all = copy.regions();
+        let from = all.partition_point(|region| region.range.end <= memory.start);
+        let regions = (all[from..].iter()).take_while(|region| region.range.start < memory.end);
         for region in regions.filter(|region| region.readable && !region.shared) {
             let range = region.range.start.max(memory.start)..region.range.end.min(memory.end);
             if region.writable {
@@ -287,23 +249,15 @@ fn loaded(copy: &Image, first: &Region) -> Option<(Module, Contents)> {
     }
     let build_id = headers.build_id(&|address, buffer| memory(bias.wrapping_add(address), buffer));
     let file = same_file(copy.source(), first, &headers, &build_id);
-    let image = match file {
-        Some(_) => Vec::new(),
-        None => image(copy, &headers, bias),
-    };
-    let module = Module {
+    Some(Module {
         path: first.name.clone(),
         bias,
         globals,
-    };
-    let contents = Contents {
         headers,
         build_id,
         file,
-        image,
         variables: OnceCell::new(),
-    };
-    Some((module, contents))
+    })
 }
 
 /// A file with these headers and this build id: the one under the module's path, or the one that is mapped, which the
@@ -325,23 +279,5 @@ fn same_file(source: &dyn Source, first: &Region, headers: &Headers, build_id: &
         })
 }
 
-/// The memory of the segments that are not code: symbols are in them.
-fn image(copy: &Image, headers: &Headers, bias: u64) -> Vec<(u64, Vec<u8>)> {
-    let mut left = IMAGE;
-    let mut parts = Vec::new();
-    for segment in headers.loaded().filter(|segment| !segment.is_executable()) {
-        let bytes = segment.file_bytes.min(left);
-        left -= bytes;
-        let mut memory = vec![0; bytes as usize];
-        let start = segment.memory(bias).start;
-        let range = start..start.saturating_add(bytes);
-        let read = copy.source().read(&[range], &mut memory);
-        memory.truncate(read);
-        parts.push((segment.address, memory));
-    }
-    parts
-}
-
 #[cfg(test)]
-#[allow(clippy::single_range_in_vec_init, reason = "ranges of addresses are values")]
 mod tests;

@@ -14,7 +14,7 @@ use std::ops::Range;
 use culeak::analysis::words;
 
 use crate::bits::Bits;
-use crate::copy::selection::{containing, is_anonymous, is_recorder};
+use crate::copy::selection::{containing, is_anonymous};
 use crate::copy::{Image, PAGE};
 use crate::modules::{Module, Modules};
 use crate::parallel;
@@ -22,7 +22,7 @@ use crate::parallel;
 use driver::{Driver, Role};
 use glibc::Heaps;
 use locals::Blocks;
-use pages::{Kind, Pages};
+use pages::Pages;
 use roots::Stack;
 use rtti::Classes;
 
@@ -39,6 +39,7 @@ pub mod rtti;
 pub mod vectors;
 
 pub use owners::Owner;
+pub use pages::Heap;
 pub use rtti::ClassId;
 
 /// An allocated piece of heap memory.
@@ -47,16 +48,6 @@ pub struct Chunk {
     pub start: u64,
     pub bytes: u64,
     pub heap: Heap,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Heap {
-    /// An allocated chunk of glibc's malloc.
-    Glibc,
-    /// A block of CPython's small-object allocator.
-    Python,
-    /// Heap memory of an allocator whose chunks are not known: a window at exactly this address.
-    Window,
 }
 
 /// Where the native walk begins.
@@ -92,12 +83,7 @@ impl RootSort {
     }
 }
 
-/// A loaded allocator other than glibc's.
-fn unknown_allocator(modules: &Modules) -> Option<&'static str> {
-    (modules.all().iter()).find_map(|module| allocator_of(module.file_name()))
-}
-
-/// The allocator that this library is.
+/// The allocator other than glibc's that this library is.
 fn allocator_of(file_name: &str) -> Option<&'static str> {
     const ALLOCATORS: [&str; 5] = ["tcmalloc", "mimalloc", "jemalloc", "snmalloc", "scudo"];
     let name = file_name.strip_prefix("lib")?;
@@ -109,7 +95,8 @@ fn allocator_of(file_name: &str) -> Option<&'static str> {
 #[derive(Default)]
 pub struct Native {
     pages: Pages,
-    classes: Classes,
+    /// Of C++ objects: that of a chunk is [`Classes::chunk`].
+    pub classes: Classes,
     heaps: Heaps,
     stacks: Vec<Stack>,
     thread_local_blocks: Blocks,
@@ -118,7 +105,8 @@ pub struct Native {
     driver: Driver,
     /// All roots but registers, by address.
     root_ranges: Vec<Range<u64>>,
-    limits: Vec<String>,
+    /// What could not be searched, in sentences.
+    pub limits: Vec<String>,
     /// The loaded allocator whose chunks are not known.
     allocator: Option<&'static str>,
     /// Of its memory, by half a granule: some pointer leads here.
@@ -141,7 +129,7 @@ impl Native {
                 _ => {
                     let is_module = || modules.all().iter().any(|module| module.path == region.name);
                     if region.name.starts_with('/') && !is_module() {
-                        pages.set_kind(copy, region.range.clone(), Kind::Unknown);
+                        pages.set_kind(copy, region.range.clone(), Heap::Unknown);
                     }
                     continue;
                 }
@@ -156,7 +144,7 @@ impl Native {
             was_writable = region.writable;
         }
         for range in memory.iter().chain(&brk) {
-            pages.set_kind(copy, range.clone(), Kind::Unknown);
+            pages.set_kind(copy, range.clone(), Heap::Unknown);
         }
         let stacks = roots::stacks(copy, &pages, &memory);
         roots::exclude(copy, modules, &stacks, &mut pages);
@@ -167,17 +155,14 @@ impl Native {
         glibc::find_mapped(copy, &mut pages, &memory);
         pages.finish(copy, |start| start + glibc::usable(copy, start));
         let mut native = Native {
-            driver: Driver::default(),
-            root_ranges: Vec::new(),
             pages,
             classes: Classes::new(copy),
             heaps,
             stacks,
             thread_local_blocks: Blocks::of(copy, modules),
             pool_bytes: pool_bytes.unwrap_or(1),
-            limits: Vec::new(),
-            allocator: unknown_allocator(modules),
-            starts: Bits::default(),
+            allocator: (modules.all().iter()).find_map(|module| allocator_of(module.file_name())),
+            ..Native::default()
         };
         if native.allocator.is_some() {
             native.note_starts(copy);
@@ -228,31 +213,31 @@ impl Native {
     #[inline]
     fn present(&self, copy: &Image, granule: usize, address: u64) -> Option<Chunk> {
         match self.pages.kind(granule) {
-            Kind::None => None,
-            Kind::Glibc => match self.glibc_chunk(copy, granule, address) {
+            Heap::None => None,
+            Heap::Glibc => match self.glibc_chunk(copy, granule, address) {
                 None if self.heaps.in_gap(address) => self.window(copy, address),
                 chunk => chunk,
             },
-            Kind::Pool => {
+            Heap::Python => {
                 let is_start = address.is_multiple_of(16) && self.pages.is_start(granule);
-                is_start.then(|| self.starting(copy, address, Kind::Pool))
+                is_start.then(|| self.starting(copy, address, Heap::Python))
             }
-            Kind::Unknown => self.window(copy, address),
+            Heap::Unknown => self.window(copy, address),
         }
     }
 
     /// The chunk whose page with this address does not exist: most of a large array may never have been used.
     fn absent(&self, copy: &Image, address: u64) -> Option<Chunk> {
         let start = self.pages.start_of_absent(address)?;
-        Some(self.starting(copy, start, Kind::Glibc))
+        Some(self.starting(copy, start, Heap::Glibc))
     }
 
     /// The chunk of glibc or of Python's allocator that starts here.
     #[inline]
-    fn starting(&self, copy: &Image, start: u64, of: Kind) -> Chunk {
-        let (bytes, heap) = match of {
-            Kind::Pool => (pools::block_bytes(copy, start, self.pool_bytes), Heap::Python),
-            _ => (glibc::usable(copy, start), Heap::Glibc),
+    fn starting(&self, copy: &Image, start: u64, heap: Heap) -> Chunk {
+        let bytes = match heap {
+            Heap::Python => pools::block_bytes(copy, start, self.pool_bytes),
+            _ => glibc::usable(copy, start),
         };
         Chunk { start, bytes, heap }
     }
@@ -263,23 +248,23 @@ impl Native {
             return self.absent(copy, address);
         };
         match self.pages.kind(granule) {
-            Kind::None => None,
-            Kind::Glibc => {
-                let chunk = self.starting(copy, self.pages.start_before(granule, address)?, Kind::Glibc);
+            Heap::None => None,
+            Heap::Glibc => {
+                let chunk = self.starting(copy, self.pages.start_before(granule, address)?, Heap::Glibc);
                 (address - chunk.start < chunk.bytes).then_some(chunk)
             }
-            Kind::Pool => {
+            Heap::Python => {
                 let start = pools::block_around(copy, address, self.pool_bytes)?;
                 let is_used = copy.granule(start).is_some_and(|granule| self.pages.is_start(granule));
-                is_used.then(|| self.starting(copy, start, Kind::Pool))
+                is_used.then(|| self.starting(copy, start, Heap::Python))
             }
-            Kind::Unknown => self.window(copy, address & !7),
+            Heap::Unknown => self.window(copy, address & !7),
         }
     }
 
     #[inline]
     fn glibc_chunk(&self, copy: &Image, granule: usize, address: u64) -> Option<Chunk> {
-        let chunk = self.starting(copy, self.pages.start_before(granule, address)?, Kind::Glibc);
+        let chunk = self.starting(copy, self.pages.start_before(granule, address)?, Heap::Glibc);
         (address - chunk.start + 8 < chunk.bytes).then_some(chunk)
     }
 
@@ -291,7 +276,7 @@ impl Native {
         let ends_here = |start: u64| {
             let is_near = start < value && value - start <= PAGE;
             let chunk = is_near.then(|| self.chunk(copy, start)).flatten();
-            let chunk = chunk.filter(|chunk| chunk.heap == Heap::Window);
+            let chunk = chunk.filter(|chunk| chunk.heap == Heap::Unknown);
             chunk.is_some_and(|chunk| chunk.start + chunk.bytes == value)
         };
         self.is_noted(copy, value) && (ends_here(before(1)) || before(1) == value && ends_here(before(2)))
@@ -330,7 +315,7 @@ impl Native {
         Some(Chunk {
             start: address,
             bytes: self.allocator.and_then(next).unwrap_or(end) - address,
-            heap: Heap::Window,
+            heap: Heap::Unknown,
         })
     }
 
@@ -355,38 +340,25 @@ impl Native {
 
     /// All allocated chunks that are known and for which this holds, those of the CUDA driver not; in pages of glibc and of
     /// Python's allocator, only those in pages of these kinds.
-    pub fn chunks_where(&self, copy: &Image, kinds: &[Kind], is_wanted: impl Fn(&Chunk) -> bool + Sync) -> Vec<Chunk> {
+    pub fn chunks_where(&self, copy: &Image, heaps: &[Heap], is_wanted: impl Fn(&Chunk) -> bool + Sync) -> Vec<Chunk> {
         let absent = self.pages.absent_starts(copy);
-        let absent = absent.map(|start| self.starting(copy, start, Kind::Glibc));
-        let mut found: Vec<Chunk> = absent.filter(|chunk| is_wanted(chunk)).collect();
+        let mut found: Vec<Chunk> = absent.map(|start| self.starting(copy, start, Heap::Glibc)).collect();
+        found.retain(|chunk| is_wanted(chunk));
         let pieces = copy.pieces();
-        for kind in kinds {
+        for heap in heaps {
             found.extend(parallel::flat_map(&pieces, |piece| {
-                let mut found = Vec::new();
-                self.each_in(copy, piece, *kind, &mut |chunk| {
-                    if is_wanted(&chunk) {
-                        found.push(chunk);
-                    }
-                });
-                found
+                let mut chunks = self.chunks_in(copy, piece, *heap);
+                chunks.retain(|chunk| !self.driver.has(copy, chunk) && is_wanted(chunk));
+                chunks
             }));
         }
         found
     }
 
-    /// Those in pages of this kind in these ranges.
-    fn each_in(&self, copy: &Image, ranges: &[Range<u64>], kind: Kind, see: &mut dyn FnMut(Chunk)) {
-        self.pages.each_start_in(copy, ranges, kind, &mut |start, granule| {
-            if !self.driver.owns(granule) {
-                see(self.starting(copy, start, kind));
-            }
-        });
-    }
-
     /// Finds the CUDA driver's records of these blocks, which hold nothing: afterwards they are no chunks.
     pub fn find_records(&mut self, copy: &Image, blocks: &[u64]) {
         let mut driver = std::mem::take(&mut self.driver);
-        driver.find_records(copy, self, blocks);
+        driver::records::find(&mut driver, copy, self, blocks);
         self.driver = driver;
     }
 
@@ -405,43 +377,13 @@ impl Native {
     /// The C++ class of the object at the beginning of a chunk, by its virtual table: `c10::TensorImpl`. Also that of an
     /// object behind a shared pointer's counts.
     pub fn class(&mut self, copy: &Image, chunk: u64) -> Option<&str> {
-        let class = self.class_id(copy, chunk)?;
-        Some(self.class_name(class)).filter(|name| !name.is_empty())
-    }
-
-    /// As above. Equal classes have equal numbers.
-    #[inline]
-    pub fn class_id(&mut self, copy: &Image, chunk: u64) -> Option<ClassId> {
-        self.classes.chunk(copy, chunk)
-    }
-
-    /// Whether this chunk has an object whose destructor has begun.
-    pub fn is_destroyed(&mut self, copy: &Image, chunk: u64) -> bool {
-        self.classes.is_destroyed(copy, chunk)
-    }
-
-    /// As [`Native::class_id`], of chunks that were asked for before; `None` if this one was not.
-    pub fn known_class_id(&self, copy: &Image, chunk: u64) -> Option<Option<ClassId>> {
-        self.classes.known(copy, chunk)
-    }
-
-    /// All classes that were found.
-    pub fn class_ids(&self) -> impl Iterator<Item = ClassId> + use<> {
-        self.classes.all()
-    }
-
-    /// Empty if it cannot be demangled.
-    pub fn class_name(&self, class: ClassId) -> &str {
-        self.classes.name(class)
-    }
-
-    pub fn kind_of_class(&self, class: ClassId) -> kinds::Kind {
-        self.classes.kind(class)
+        let class = self.classes.chunk(copy, chunk)?;
+        Some(self.classes.name(class)).filter(|name| !name.is_empty())
     }
 
     /// What is known about the class of the object at the beginning of a chunk.
     pub fn kind(&mut self, copy: &Image, chunk: u64) -> kinds::Kind {
-        let class = self.class_id(copy, chunk);
+        let class = self.classes.chunk(copy, chunk);
         class.map_or(kinds::Kind::Unnamed, |class| self.classes.kind(class))
     }
 
@@ -453,11 +395,6 @@ impl Native {
     /// Whether this is static memory of the program, or part of a stack in use.
     fn is_root(&self, address: u64) -> bool {
         containing(&self.root_ranges, address, Range::clone).is_some()
-    }
-
-    /// What could not be searched, in sentences.
-    pub fn limits(&self) -> &[String] {
-        &self.limits
     }
 
     /// Notes where pointers to memory of an unknown allocator lead: an object ends before the next one. Short strings and
@@ -478,13 +415,10 @@ impl Native {
         let starts = copy.search(is_pointer, |place, value| {
             let granule = copy
                 .granule(value)
-                .filter(|granule| pages.kind(*granule) == Kind::Unknown && !is_own(place, value))?;
+                .filter(|granule| pages.kind(*granule) == Heap::Unknown && !is_own(place, value))?;
             Some(granule * 2 + (value >> 3 & 1) as usize)
         });
-        self.starts = Bits::new(copy.granules() * 2);
-        for start in starts {
-            self.starts.set(start);
-        }
+        self.starts = Bits::of(copy.granules() * 2, starts);
     }
 
     fn note_limits(&mut self) {
@@ -513,13 +447,13 @@ impl Native {
         if let Some(name) = self.allocator {
             self.limits.push(format!(
                 "the chunks of {name} are not known: what {} of its memory hold is held possibly",
-                words::bytes(self.pages.bytes_of(Kind::Unknown))
+                words::bytes(self.pages.bytes_of(Heap::Unknown))
             ));
         }
     }
 
     /// What to call a word of a root: `g_cache in libext.so`, `stack of thread 4711 (loader)`.
-    pub fn describe(&mut self, modules: &mut Modules, root: &NativeRoot, address: u64) -> String {
+    pub fn describe(&mut self, modules: &Modules, root: &NativeRoot, address: u64) -> String {
         let NativeRoot { thread, name, .. } = root;
         let of_thread = |what: &str| match name.as_str() {
             "" => format!("{what} of thread {thread}"),
@@ -546,7 +480,7 @@ impl Native {
     }
 
     /// The addresses of the variable that contains this word of static or thread-local memory, if it has a symbol.
-    pub fn extent(&self, modules: &mut Modules, root: &NativeRoot, address: u64) -> Option<Range<u64>> {
+    pub fn extent(&self, modules: &Modules, root: &NativeRoot, address: u64) -> Option<Range<u64>> {
         match root.sort {
             RootSort::Globals => modules.variable(address).map(|(_, range)| range),
             RootSort::ThreadLocals => self.thread_local(modules, address).map(|(.., range)| range),
@@ -557,15 +491,15 @@ impl Native {
     /// The thread-local memory of the preload library, of the CUDA driver and of allocators: what they note of blocks and of free
     /// memory holds none.
     pub fn locals_without_holders(&self, modules: &Modules) -> Vec<Range<u64>> {
-        let is_one = |path: &str| is_recorder(path) || matches!(Role::of(path), Role::System | Role::Driver);
-        let all = (modules.all().iter().enumerate()).filter(|(_, module)| is_one(&module.path));
+        let is_one = |module: &Module| matches!(Role::of(&module.path), Role::System | Role::Driver);
+        let all = (modules.all().iter().enumerate()).filter(|(_, module)| is_one(module));
         let bases = || self.stacks.iter().filter_map(|stack| stack.descriptor);
         let of_module = |(module, _)| bases().filter_map(move |base| self.thread_local_blocks.of_module(base, module));
         all.flat_map(of_module).collect()
     }
 
     /// The thread-local variable at this address, its module, and its addresses.
-    fn thread_local(&self, modules: &mut Modules, address: u64) -> Option<(String, usize, Range<u64>)> {
+    fn thread_local(&self, modules: &Modules, address: u64) -> Option<(String, usize, Range<u64>)> {
         let contains = |stack: &&Stack| stack.locals.as_ref().is_some_and(|locals| locals.contains(&address));
         let base = self.stacks.iter().find(contains)?.descriptor?;
         let (module, start) = self.thread_local_blocks.find(base, address)?;

@@ -13,14 +13,13 @@
 //! object of class `Memory`. Arrays that numba has put off freeing have no object. RMM's buffers that only C++ has are in no
 //! object of Python. Where their device lies depends on the version of RMM.
 
-use std::collections::{HashMap, HashSet};
-
 use crate::budget::{Budget, Deadline, UNFINISHED};
 use crate::copy::Image;
 use crate::modules::Modules;
 use crate::python::Python;
 use crate::pytorch::LiveBlock;
-use crate::source::Source;
+use crate::source::{Source, regions_of};
+use crate::{Map, Set};
 
 /// A library of Python that allocates memory.
 #[derive(Debug)]
@@ -86,9 +85,7 @@ const BEHIND: u64 = 16;
 /// Reads them, by address, of each library that the process has loaded, or says as a sentence why they cannot be read.
 pub fn live_blocks(source: &dyn Source, deadline: Deadline) -> Vec<Result<(&'static Library, Vec<LiveBlock>), String>> {
     let all = || {
-        let regions = source
-            .regions()
-            .map_err(|error| format!("its memory map cannot be read ({error})"))?;
+        let regions = regions_of(source)?;
         let is_loaded = |library: &&Library| regions.iter().any(|region| region.name.contains(library.path));
         let loaded: Vec<&Library> = LIBRARIES.iter().filter(is_loaded).collect();
         if loaded.is_empty() {
@@ -137,14 +134,7 @@ fn blocks_of(
             Some([address, bytes, device])
                 if device < MOST_DEVICES && address.checked_add(bytes).is_some_and(|end| end >> 47 == 0) =>
             {
-                let (requested, device, stream) = (bytes, device as i8, 0);
-                blocks.push(LiveBlock {
-                    address,
-                    bytes,
-                    requested,
-                    device,
-                    stream,
-                });
+                blocks.push(LiveBlock::of(address, bytes, bytes, device as i8));
             }
             _ => others += 1,
         }
@@ -171,7 +161,7 @@ fn is_in_tuple(python: &mut Python, copy: &Image, object: u64) -> bool {
 
 fn of_cupy(_: &mut Python, copy: &Image, objects: &[(&str, u64)], _: &mut Budget) -> Vec<Option<[u64; 3]>> {
     let chunks = objects.iter().filter(|(class, _)| *class == "_Chunk");
-    let of_pools: HashSet<u64> = chunks
+    let of_pools: Set<u64> = chunks
         .flat_map(|(_, chunk)| (*chunk..*chunk + OBJECT_BYTES).step_by(8))
         .map(|place| copy.word(place))
         .collect();
@@ -222,19 +212,18 @@ fn buffers(python: &mut Python, copy: &Image, objects: &[(&str, u64)], _: &mut B
 
 fn of_numba(python: &mut Python, copy: &Image, objects: &[(&str, u64)], budget: &mut Budget) -> Vec<Option<[u64; 3]>> {
     let mut memory = |object: u64| {
-        let number = |python: &Python, at: u64| u64::try_from(python.small_number(copy, at)?).ok();
         let mut attributes = |python: &mut Python, object: u64| {
             let of = python.object(copy, object)?;
             let is_proxy = matches!(python.type_name(of), "ProxyType" | "weakproxy");
             let object = if is_proxy { copy.word(object + BEHIND) } else { object };
             // Objects may share a large dictionary.
             let values = budget.spend(1).then(|| python.values_by_name(copy, object))?;
-            (budget.spend(values.len() as u64)).then(|| values.into_iter().collect::<HashMap<String, u64>>())
+            (budget.spend(values.len() as u64)).then(|| values.into_iter().collect::<Map<String, u64>>())
         };
         let own = attributes(python, object)?;
-        let bytes = number(python, *own.get("size")?)?;
+        let bytes = python.natural_number(copy, *own.get("size")?)?;
         // Parts of arrays, and memory of other processes and modules, are not.
-        let is_managed = number(python, *own.get("is_managed")?)? == 1;
+        let is_managed = python.natural_number(copy, *own.get("is_managed")?)? == 1;
         if bytes == 0 || !is_managed {
             return Some([0; 3]);
         }
@@ -244,7 +233,7 @@ fn of_numba(python: &mut Python, copy: &Image, objects: &[(&str, u64)], budget: 
         let address = copy.word(inside.find(|place| words.contains(place))?);
         let context = attributes(python, *own.get("context")?)?;
         let device = attributes(python, *context.get("device")?)?;
-        Some([address, bytes, number(python, *device.get("id")?)?])
+        Some([address, bytes, python.natural_number(copy, *device.get("id")?)?])
     };
     objects.iter().map(|(_, object)| memory(*object)).collect()
 }

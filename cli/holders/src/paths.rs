@@ -16,15 +16,12 @@
 //! * `trees`: the holders of several copies as one tree
 //! * `owners`: the modules of PyTorch that own blocks
 
-use std::collections::{HashMap, HashSet};
-
 use culeak::snapshot::{Class, HeldBlock, HeldTensor, HolderPath, Holders, RootKind, Search};
-use foldhash::fast::FixedState;
 
 use crate::copy::Image;
 use crate::findings::{CIRCLE, Explanation, Findings};
 use crate::graph::{Edge, NodeId};
-use crate::{Block, Options};
+use crate::{Block, Map, Options, Set};
 
 mod cycle;
 mod holding;
@@ -49,25 +46,17 @@ use shapes::{Shapes, Shortened};
 use tensors::Tensors;
 use text::Style;
 use trees::Trees;
-use verify::{Check, Pages};
-
-/// What is reported of a block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Answer {
-    Path(usize),
-    /// The path was not there any more when it was read again.
-    Changed,
-}
+use verify::Check;
 
 /// Collects the paths of all blocks.
 pub struct Paths<'b> {
     blocks: &'b [Block],
     /// Indices of blocks.
-    concrete: HashSet<usize, FixedState>,
-    /// By the index of the block.
-    answers: Vec<Option<Answer>>,
+    concrete: Set<usize>,
+    /// The path of each block, by its index; that of a block whose path was not there any more when it was read again is unknown.
+    answers: Vec<Option<usize>>,
     paths: Vec<HolderPath>,
-    known: HashMap<HolderPath, usize, FixedState>,
+    known: Map<HolderPath, usize>,
     /// The process was stopped while it was copied.
     was_stopped: bool,
     /// Host memory is summed up, too.
@@ -75,7 +64,7 @@ pub struct Paths<'b> {
     trees: Trees,
     modules: Modules,
     /// By the index of the block.
-    tensors: HashMap<usize, HeldTensor>,
+    tensors: Map<usize, HeldTensor>,
 }
 
 /// What decides whether two paths are called alike.
@@ -110,10 +99,10 @@ impl<'b> Paths<'b> {
             host: options.host,
             answers: vec![None; blocks.len()],
             paths: Vec::new(),
-            known: HashMap::default(),
+            known: Map::default(),
             trees: Trees::new(blocks.len()),
             modules: Modules::new(blocks.len()),
-            tensors: HashMap::new(),
+            tensors: Map::default(),
         }
     }
 
@@ -131,9 +120,9 @@ impl<'b> Paths<'b> {
         let mut cycles = Cycles::new(&names.searched.garbage);
         let mut owners = Owners::find(names);
         self.modules.add(names, &mut owners, &mut cycles, these);
-        let mut texts: HashMap<String, u32, FixedState> = HashMap::default();
+        let mut texts: Map<String, u32> = Map::default();
         let mut budget = BUDGET;
-        let mut groups: HashMap<Sort, Group, FixedState> = HashMap::default();
+        let mut groups: Map<Sort, Group> = Map::default();
         let mut tensors = Tensors::default();
         for &block in these {
             let found = names.searched.found[block];
@@ -181,8 +170,8 @@ impl<'b> Paths<'b> {
             for &block in &group.blocks {
                 let block = block as usize;
                 self.answers[block] = Some(match changed.contains(&block) {
-                    true => Answer::Changed,
-                    false => Answer::Path(*path.get_or_insert_with(|| {
+                    true => self.intern(HolderPath::unknown()),
+                    false => *path.get_or_insert_with(|| {
                         let style = Style {
                             concrete: sort.concrete.is_some(),
                             varies: group.shortest < group.longest,
@@ -190,7 +179,7 @@ impl<'b> Paths<'b> {
                         };
                         let path = describe(names, &mut shapes, &mut cycles, block, style, &mut budget);
                         self.intern(path)
-                    })),
+                    }),
                 });
             }
         }
@@ -208,40 +197,24 @@ impl<'b> Paths<'b> {
     }
 
     /// The blocks whose paths are not there any more. Examples are read again first, the others as far as there is room.
-    fn changed(&self, names: &mut Names, groups: &HashMap<Sort, Group, FixedState>) -> HashSet<usize, FixedState> {
-        let mut changed = HashSet::default();
+    fn changed(&self, names: &mut Names, groups: &Map<Sort, Group>) -> Set<usize> {
+        let mut changed = Set::default();
         // What was copied while the process was stopped existed as a whole.
         if self.was_stopped || !names.searched.copy.source().is_running() {
             return changed;
         }
-        let mut pages = Pages::default();
-        pages.add_roots(names);
-        let mut checked: Vec<u32> = Vec::new();
         let examples = groups.values().flat_map(|group| group.blocks.iter().take(EXAMPLES));
         let others = groups.values().flat_map(|group| group.blocks.iter().skip(EXAMPLES));
-        for &block in examples.chain(others) {
-            let found = names.searched.found[block as usize];
-            if found.last.0.is_none() {
-                continue;
-            }
-            if !pages.has_room() {
-                break;
-            }
-            pages.add(names, found.last);
-            checked.push(block);
-        }
-        if checked.is_empty() {
-            return changed;
-        }
+        let mut checked: Vec<u32> = examples.chain(others).copied().collect();
+        checked.retain(|&block| !names.searched.found[block as usize].last.0.is_none());
         for _ in 0..LOOKS {
-            let mut newer = Image::newer(names.searched.copy, &pages.sorted());
-            if pages.add_moved(names, &newer) {
-                newer = Image::newer(names.searched.copy, &pages.sorted());
-            }
+            let Ok(newer) = Image::newer(names.searched.copy) else {
+                return changed;
+            };
             let mut check = Check::new(&newer);
             checked.retain(|&block| {
-                let found = names.searched.found[block as usize];
-                !check.holds(names, found.last, self.blocks[block as usize].address)
+                let last = names.searched.found[block as usize].last;
+                check.has_room() && !check.holds(names, last, self.blocks[block as usize].address)
             });
             if checked.is_empty() {
                 break;
@@ -256,26 +229,15 @@ impl<'b> Paths<'b> {
         let mut numbers = vec![usize::MAX; self.paths.len()];
         let mut paths = Vec::new();
         let mut blocks = Vec::new();
-        let mut changed = None;
-        let mut tensors: HashMap<HeldTensor, usize> = HashMap::new();
+        let mut tensors: Map<HeldTensor, usize> = Map::default();
         for (index, block) in self.blocks.iter().enumerate() {
-            let path = match self.answers[index] {
-                Some(Answer::Path(path)) => {
-                    if numbers[path] == usize::MAX {
-                        numbers[path] = paths.len();
-                        paths.push(self.paths[path].clone());
-                    }
-                    numbers[path]
-                }
-                Some(Answer::Changed) => {
-                    search.changed += 1;
-                    *changed.get_or_insert_with(|| {
-                        paths.push(HolderPath::unknown());
-                        paths.len() - 1
-                    })
-                }
-                None => continue,
-            };
+            let Some(path) = self.answers[index] else { continue };
+            if numbers[path] == usize::MAX {
+                numbers[path] = paths.len();
+                paths.push(self.paths[path].clone());
+            }
+            let path = numbers[path];
+            search.changed += u64::from(paths[path].changed);
             let tensor = self.tensors.remove(&index).filter(|_| !paths[path].changed);
             let next = tensors.len();
             blocks.push(HeldBlock {
@@ -322,14 +284,10 @@ impl Cycle {
 
 /// The first object of the garbage on the path to a block.
 fn holder(names: &Names, found: Explanation) -> NodeId {
-    let mut at = found.last.0;
-    while let Some((parent, _)) = names.searched.graph.parent(at) {
-        if names.searched.graph.parent(parent).is_none() {
-            break;
-        }
-        at = parent;
-    }
-    at
+    let graph = &names.searched.graph;
+    let way = graph.way_up(found.last.0);
+    let below_root = way.take_while(|node| graph.parent(*node).is_some());
+    below_root.last().unwrap_or(found.last.0)
 }
 
 /// References of a path that are looked at by name.
@@ -404,11 +362,8 @@ fn describe(
         path.origin = cycle.text;
         path.origin_type = String::new();
         let copy = names.searched.copy;
-        let is_enabled = names
-            .searched
-            .python
-            .as_ref()
-            .and_then(|python| python.is_collector_enabled(copy));
+        let python = names.searched.python.as_ref();
+        let is_enabled = python.and_then(|python| python.is_collector_enabled(copy));
         let note = match (cycle.is_kept, is_enabled) {
             (true, _) => Some("gc.collect() does not free it".to_owned()),
             (false, Some(false)) => Some("gc is disabled".to_owned()),

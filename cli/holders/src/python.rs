@@ -103,23 +103,6 @@ impl Rooted {
     }
 }
 
-/// The reference count of an object.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Count {
-    Exactly(u64),
-    Immortal,
-}
-
-impl Count {
-    /// The largest number of an object that is never freed.
-    pub fn number(self) -> u64 {
-        match self {
-            Count::Exactly(count) => count,
-            Count::Immortal => u64::MAX,
-        }
-    }
-}
-
 /// The interpreter of a process.
 pub struct Python {
     /// `0x030c03f0` is 3.12.3.
@@ -202,11 +185,10 @@ impl Python {
         let info = &self.types[of];
         let is_reference = !info.is_heap && matches!(&*info.name, "ReferenceType" | "weakref");
         let referent = copy.word(address + 16);
-        (is_reference
-            && self
-                .object(copy, referent)
-                .is_some_and(|of| self.type_name(of) != "NoneType"))
-        .then_some(referent)
+        let object = self.object(copy, referent).filter(|_| is_reference);
+        object
+            .is_some_and(|of| self.type_name(of) != "NoneType")
+            .then_some(referent)
     }
 
     pub fn is_dict(&self, of: TypeId) -> bool {
@@ -223,17 +205,19 @@ impl Python {
         &self.types[of].name
     }
 
-    pub fn count(&self, copy: &Image, address: u64) -> Count {
+    /// The reference count of an object; [`IMMORTAL`] if it is never freed.
+    pub fn count(&self, copy: &Image, address: u64) -> u64 {
         let count = copy.word(address);
-        if self.minor() < 12 {
-            return Count::Exactly(count);
-        }
         match count as u32 {
-            immortal if immortal >> 31 == 1 => Count::Immortal,
-            count => Count::Exactly(count.into()),
+            _ if self.minor() < 12 => count,
+            immortal if immortal >> 31 == 1 => IMMORTAL,
+            count => count.into(),
         }
     }
 }
+
+/// The reference count of objects that are never freed: more than any number of references.
+pub const IMMORTAL: u64 = u64::MAX;
 
 /// `ob_type`, and the size of an object of variable size; the same in all versions.
 const OBJECT_TYPE: u64 = 8;
@@ -247,4 +231,15 @@ pub struct Label {
     pub shape: String,
     /// The reference is an implementation detail and is left out if the next one has a name: `.__dict__` before `['a']`.
     pub hidden: bool,
+}
+
+impl Label {
+    /// The same in all paths of a shape.
+    pub(crate) fn same(text: String) -> Label {
+        Label {
+            shape: text.clone(),
+            concrete: text,
+            hidden: false,
+        }
+    }
 }

@@ -16,13 +16,15 @@
 //! Live blocks, the free blocks of the pools, and their neighbours make up the segments, whose sum for each device has to be among the
 //! statistics too. The pools are in the devices' objects, or beside one to which a live block leads.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::Path;
 
 use crate::budget::{Deadline, UNFINISHED};
 use crate::modules::exported_of_loaded;
-use crate::source::{Region, Source};
+use crate::modules::headers::word;
+use crate::source::{Region, Source, regions_of};
+use crate::{Map, Set};
 
 const LIBRARY: &str = "libc10_cuda.so";
 const ALLOCATOR: &str = "_ZN3c104cuda20CUDACachingAllocator9allocatorE";
@@ -60,6 +62,19 @@ pub struct LiveBlock {
     pub stream: u64,
 }
 
+impl LiveBlock {
+    /// Of the default stream.
+    pub(crate) fn of(address: u64, bytes: u64, requested: u64, device: i8) -> LiveBlock {
+        LiveBlock {
+            address,
+            bytes,
+            requested,
+            device,
+            stream: 0,
+        }
+    }
+}
+
 /// What the allocator of a process has given out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LiveBlocks {
@@ -86,9 +101,7 @@ struct Reader<'a> {
 /// # Errors
 /// Why they cannot be read, as a sentence: it is another allocator, or its layout is not understood.
 pub fn live_blocks(source: &dyn Source, mut deadline: Deadline) -> Result<Option<LiveBlocks>, String> {
-    let regions = source
-        .regions()
-        .map_err(|error| format!("its memory map cannot be read ({error})"))?;
+    let regions = regions_of(source)?;
     let Some(allocator) = allocator(source, &regions)? else {
         return Ok(None);
     };
@@ -199,9 +212,8 @@ fn look(reader: &Reader, allocator: u64) -> Option<LiveBlocks> {
     });
     let of_device = |device: &i8| sums.get(device).map_or(&[][..], |(_, pools)| pools);
     let is_reserved = |device: &i8| {
-        reserved
-            .get(device)
-            .is_some_and(|sum| is_stated(sum, of_device(device)))
+        let sum = reserved.get(device);
+        sum.is_some_and(|sum| is_stated(sum, of_device(device)))
     };
     let complete: BTreeSet<i8> = reserved.keys().copied().filter(is_reserved).collect();
     let has_all_segments = (sums.keys().chain(reserved.keys())).all(|device| complete.contains(device));
@@ -225,11 +237,11 @@ fn look(reader: &Reader, allocator: u64) -> Option<LiveBlocks> {
 fn segments(
     reader: &Reader,
     place: usize,
-    mut blocks: HashMap<u64, Vec<u64>>,
+    mut blocks: Map<u64, Vec<u64>>,
     places: impl Iterator<Item = Range<u64>>,
 ) -> Option<(Vec<LiveBlock>, Vec<LiveBlock>)> {
     let block_words = |block: u64| reader.words(block, BLOCK_WORDS);
-    let (mut pools_read, mut wanted) = (HashSet::new(), Vec::new());
+    let (mut pools_read, mut wanted) = (Set::default(), Vec::new());
     for range in places {
         let words = reader.words_as_far(range.start, (range.end - range.start) as usize / 8 + SET);
         for (at, set) in (range.start..).step_by(8).zip(words.windows(SET)) {
@@ -257,7 +269,7 @@ fn segments(
 
 /// Blocks that follow each other in memory, as whole segments and as runs of pages. Each block that has another one before or after
 /// it is in memory, except in expandable segments, whose ends have none.
-fn joined(blocks: &HashMap<u64, Vec<u64>>, place: usize) -> (Vec<LiveBlock>, Vec<LiveBlock>) {
+fn joined(blocks: &Map<u64, Vec<u64>>, place: usize) -> (Vec<LiveBlock>, Vec<LiveBlock>) {
     let is_mapped = |words: &[u64]| words[place + 1] >> 8 & 0xff == 1;
     let mut mapped: Vec<&Vec<u64>> = blocks.values().filter(|words| is_mapped(words)).collect();
     mapped.sort_unstable_by_key(|words| (words[0] as i8, words[place]));
@@ -312,21 +324,17 @@ fn devices(reader: &Reader, own: &[u64]) -> Vec<u64> {
     const MOST: u64 = 64;
     let vectors = own.windows(3).filter_map(|at| {
         let [first, end, limit] = at else { return None };
-        let bytes = end
-            .checked_sub(*first)
-            .filter(|bytes| *bytes > 0 && bytes % 8 == 0 && bytes / 8 <= MOST)?;
-        (end <= limit)
-            .then(|| reader.words(*first, bytes as usize / 8))
-            .flatten()
+        let bytes = end.checked_sub(*first)?;
+        let is_vector = bytes > 0 && bytes % 8 == 0 && bytes / 8 <= MOST && end <= limit;
+        is_vector.then(|| reader.words(*first, bytes as usize / 8)).flatten()
     });
     vectors.flatten().filter(|pointer| *pointer != 0).take(256).collect()
 }
 
 /// The slots of a table whose second and third words these are: the shift of its hash and its number of slots say the same.
 fn slots(last: u64, policy: u64) -> Option<u64> {
-    let slots = last
-        .checked_add(1)
-        .filter(|slots| slots.is_power_of_two() && *slots <= MOST_SLOTS)?;
+    let is_one = |slots: &u64| slots.is_power_of_two() && *slots <= MOST_SLOTS;
+    let slots = last.checked_add(1).filter(is_one)?;
     let (shift, longest) = (policy & 0xff, policy >> 8 & 0xff);
     let is_right = policy >> 32 == LOAD_FACTOR && policy >> 16 & 0xffff == 0 && (1..64).contains(&longest);
     // A table without entries has one slot, and the shift of two.
@@ -336,12 +344,6 @@ fn slots(last: u64, policy: u64) -> Option<u64> {
 
 /// The addresses and blocks of a table's entries.
 fn pairs_of(table: &[u8]) -> impl Iterator<Item = (u64, u64)> + '_ {
-    let word = |entry: &[u8], at: usize| {
-        entry[at..at + 8]
-            .iter()
-            .rev()
-            .fold(0, |word, byte| word << 8 | u64::from(*byte))
-    };
     (table.chunks_exact(ENTRY))
         .filter(|entry| entry[0] < 0x80)
         .map(move |entry| (word(entry, 8), word(entry, 16)))
@@ -350,22 +352,21 @@ fn pairs_of(table: &[u8]) -> impl Iterator<Item = (u64, u64)> + '_ {
 
 /// The words of the blocks that have the address of their memory at one place, by the addresses of the blocks, and this place.
 /// `None` if there is no such place.
-fn blocks_of(reader: &Reader, pairs: &[(u64, u64)]) -> Option<(usize, HashMap<u64, Vec<u64>>)> {
+fn blocks_of(reader: &Reader, pairs: &[(u64, u64)]) -> Option<(usize, Map<u64, Vec<u64>>)> {
     /// Blocks that are freed while they are read have another address, or none.
     const MOST_CHANGED: usize = 8;
     let read: Vec<(u64, u64, Vec<u64>)> = (pairs.iter())
         .filter_map(|(address, block)| Some((*address, *block, reader.words(*block, BLOCK_WORDS)?)))
         .collect();
     let is_at = |place: usize| {
-        read.iter()
-            .filter(|(address, _, words)| words[place] == *address)
-            .count()
+        let agree = |(address, _, words): &&(u64, u64, Vec<u64>)| words[place] == *address;
+        read.iter().filter(agree).count()
     };
     let place = PLACES.rev().max_by_key(|place| is_at(*place))?;
     if is_at(place) + MOST_CHANGED < pairs.len() || is_at(place) * 2 < pairs.len() {
         return None;
     }
-    let blocks: HashMap<u64, Vec<u64>> = (read.into_iter())
+    let blocks: Map<u64, Vec<u64>> = (read.into_iter())
         .filter(|(address, _, words)| words[place] == *address && is_live(words, place))
         .map(|(_, block, words)| (block, words))
         .collect();
@@ -375,11 +376,8 @@ fn blocks_of(reader: &Reader, pairs: &[(u64, u64)]) -> Option<(usize, HashMap<u6
 /// `words`: a block's; `place`: where in them the address of its memory is.
 fn block_of(words: &[u64], place: usize) -> LiveBlock {
     LiveBlock {
-        address: words[place],
-        bytes: words[place - 3],
-        requested: words[place - 2],
-        device: words[0] as i8,
         stream: words[1],
+        ..LiveBlock::of(words[place], words[place - 3], words[place - 2], words[0] as i8)
     }
 }
 
@@ -401,8 +399,7 @@ impl Reader<'_> {
 
     fn words(&self, at: u64, count: usize) -> Option<Vec<u64>> {
         let bytes = self.bytes(at, count * 8)?;
-        let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
-        Some(bytes.chunks_exact(8).map(word).collect())
+        Some(bytes.chunks_exact(8).map(|bytes| word(bytes, 0)).collect())
     }
 
     /// As [`Reader::words`], up to the first page that cannot be read.
@@ -460,7 +457,7 @@ mod tests {
             (5, block(140, 10, false, 4, 6)),
             (6, block(150, 10, true, 5, 0)),
         ];
-        let (whole, runs) = joined(&HashMap::from(blocks), PLACE);
+        let (whole, runs) = joined(&Map::from_iter(blocks), PLACE);
         let shown = |of: &[LiveBlock]| of.iter().map(|of| (of.address, of.bytes)).collect::<Vec<_>>();
         assert_eq!(
             (shown(&whole), shown(&runs)),

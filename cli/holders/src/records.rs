@@ -12,14 +12,11 @@
 //! Records have the form (size of the chunk, place of the address in it) of which nearly every block has one, with the size of the
 //! block beside the address. Records of neighbours are linked, which decides if there are several such forms.
 
-use std::collections::{HashMap, HashSet};
-
-use foldhash::fast::FixedState;
-
 use crate::copy::Image;
 use crate::graph::{BlockEdge, NodeKind, Phase, Root};
 use crate::native::{Chunk, Heap};
 use crate::walk::{Pointer, Walk};
+use crate::{Map, Set};
 
 /// Larger chunks are tables.
 const LARGEST: u64 = 1024;
@@ -38,13 +35,13 @@ type Form = (u64, u64);
 pub(crate) struct Records {
     form: Option<Form>,
     /// All pointers that the walk found, by block.
-    edges: HashMap<usize, Vec<BlockEdge>, FixedState>,
+    edges: Map<usize, Vec<BlockEdge>>,
 }
 
 /// What the chunks of one form have in common.
 #[derive(Default)]
 struct Votes {
-    blocks: HashSet<usize, FixedState>,
+    blocks: Set<usize>,
     members: usize,
     with_size: usize,
     linked: usize,
@@ -56,8 +53,8 @@ impl Records {
         if !wanted.contains(&true) {
             return Records::default();
         }
-        let mut edges: HashMap<usize, Vec<BlockEdge>, FixedState> = HashMap::default();
-        for edge in walk.graph.block_edges() {
+        let mut edges: Map<usize, Vec<BlockEdge>> = Map::default();
+        for edge in &walk.graph.block_edges {
             if wanted[edge.block as usize] {
                 edges.entry(edge.block as usize).or_default().push(*edge);
             }
@@ -115,11 +112,8 @@ impl Records {
         let value = walk.copy.word(place + 8);
         let chunk = walk.native.around(walk.copy, value);
         chunk.is_some_and(|chunk| {
-            (chunk.start, chunk.bytes) == (value, bytes)
-                && walk
-                    .index
-                    .find(walk.copy.word(value + offset))
-                    .is_some_and(|found| found.0 == block)
+            let found = || walk.index.find(walk.copy.word(value + offset));
+            (chunk.start, chunk.bytes) == (value, bytes) && found().is_some_and(|found| found.0 == block)
         })
     }
 }
@@ -145,7 +139,7 @@ fn is_data_pointer(copy: &Image, place: u64) -> bool {
 /// The form of the records. `None`: no form is like that.
 fn form(walk: &Walk) -> Option<Form> {
     let copy = walk.copy;
-    let mut forms: HashMap<Form, Votes, FixedState> = HashMap::default();
+    let mut forms: Map<Form, Votes> = Map::default();
     let index = walk.index;
     let span = index.span();
     let words = copy.search(
@@ -159,7 +153,7 @@ fn form(walk: &Walk) -> Option<Form> {
         let Some(chunk) = walk.native.around(copy, place) else {
             continue;
         };
-        if chunk.bytes > LARGEST || chunk.heap == Heap::Python || chunk.heap == Heap::Window {
+        if chunk.bytes > LARGEST || chunk.heap == Heap::Python || chunk.heap == Heap::Unknown {
             continue;
         }
         let offset = place - chunk.start;
@@ -171,9 +165,8 @@ fn form(walk: &Walk) -> Option<Form> {
             votes.linked += usize::from(is_linked(walk, chunk, offset, size));
         }
     }
-    let all = (0..walk.index.len())
-        .filter(|block| walk.index.is_of_torch(*block))
-        .count();
+    let is_of_torch = |block: &usize| walk.index.is_of_torch(*block);
+    let all = (0..walk.index.len()).filter(is_of_torch).count();
     let most = |part: usize, of: usize| part * COVERED.1 >= of * COVERED.0;
     forms
         .into_iter()
@@ -188,11 +181,8 @@ fn size_beside(walk: &Walk, chunk: Chunk, place: u64, block: usize) -> Option<u6
     let is_size = |size: &u64| (bytes..=bytes.saturating_add(ROUNDED.max(bytes / 8))).contains(size);
     let from = chunk.start.max(place.saturating_sub(NEAR * 8));
     let to = (place + NEAR * 8).min(chunk.start + chunk.bytes - 8);
-    (from..=to)
-        .step_by(8)
-        .filter(|near| *near != place)
-        .map(|near| walk.copy.word(near))
-        .find(is_size)
+    let near = (from..=to).step_by(8).filter(|near| *near != place);
+    near.map(|near| walk.copy.word(near)).find(is_size)
 }
 
 /// Whether the chunk leads to one of the same form whose block begins where this one ends.

@@ -54,10 +54,21 @@ pub struct Thread {
     pub thread_pointer: Option<u64>,
 }
 
+/// The mappings of a process.
+///
+/// # Errors
+/// Why they cannot be read, as a part of a sentence.
+pub(crate) fn regions_of(source: &dyn Source) -> Result<Vec<Region>, String> {
+    let regions = source.regions();
+    regions.map_err(|error| format!("its memory map cannot be read ({error})"))
+}
+
 /// A process, alive or dead. Addresses are those of the process. A large copy is read by several threads.
 pub trait Source: Sync {
     /// `None` for a core file.
-    fn pid(&self) -> Option<u32>;
+    fn pid(&self) -> Option<u32> {
+        None
+    }
 
     /// Its mappings, by address.
     ///
@@ -116,7 +127,9 @@ pub trait Source: Sync {
     }
 
     /// Whether the memory changes while it is read.
-    fn is_running(&self) -> bool;
+    fn is_running(&self) -> bool {
+        false
+    }
 
     /// What could not be read, in sentences.
     fn limits(&self) -> Vec<String> {

@@ -3,26 +3,19 @@
 //! Only the symbols of files whose variables hold blocks are read. Without a symbol, words stay parts of the file's memory:
 //! it is unknown which of them belong together.
 
-use std::collections::{HashMap, HashSet};
 use std::ops::Range;
-
-use foldhash::fast::FixedState;
 
 use crate::bits::Bits;
 use crate::copy::{Image, PAGE};
 use crate::findings::Findings;
 use crate::graph::{Graph, NodeId, NodeKind, Root};
 use crate::native::{Native, NativeRoot};
+use crate::{Map, Set};
 
 pub(crate) fn split(searched: &mut Findings) {
     let holding = holding(searched);
-    let Findings {
-        copy,
-        modules,
-        native,
-        graph,
-        ..
-    } = searched;
+    let (copy, modules) = (searched.copy, &searched.modules);
+    let (native, graph) = (&mut searched.native, &mut searched.graph);
     for (root, addresses) in holding {
         let Some(Root::Native(of)) = graph.root(root).cloned() else {
             continue;
@@ -52,12 +45,8 @@ pub(crate) fn split(searched: &mut Findings) {
 
 /// The words of this memory that lead to targets of the root, with the targets.
 fn words(copy: &Image, native: &Native, graph: &Graph, root: NodeId, range: &Range<u64>) -> Vec<(u64, NodeId)> {
-    let late = graph
-        .late_targets()
-        .iter()
-        .filter(|(from, _)| *from == root)
-        .map(|(_, to)| to);
-    let targets: HashSet<NodeId, FixedState> = graph.targets(root).iter().chain(late).copied().collect();
+    let late = graph.late.iter().filter(|(from, _)| *from == root).map(|(_, to)| to);
+    let targets: Set<NodeId> = graph.targets(root).iter().chain(late).copied().collect();
     let mut found = Vec::new();
     for (at, value) in copy.words(range.clone()).filter(|(_, value)| *value >= PAGE) {
         let chunk = || graph.find(copy, native.chunk(copy, value)?.start);
@@ -72,7 +61,7 @@ fn words(copy: &Image, native: &Native, graph: &Graph, root: NodeId, range: &Ran
 fn holding(searched: &Findings) -> Vec<(NodeId, Vec<u64>)> {
     let graph = &searched.graph;
     let mut seen = Bits::new(graph.len());
-    let mut holding: HashMap<NodeId, Vec<u64>, FixedState> = HashMap::default();
+    let mut holding: Map<NodeId, Vec<u64>> = Map::default();
     for found in &searched.found {
         let (mut node, mut edge) = found.last;
         while !node.is_none() {

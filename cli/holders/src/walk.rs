@@ -20,6 +20,7 @@
 //! time is bounded by the size of the copy.
 
 mod apart;
+mod blocks;
 mod fields;
 mod numbers;
 mod records;
@@ -28,17 +29,16 @@ pub(crate) mod rules;
 mod usual;
 mod words;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::ops::Range;
 
-use culeak::snapshot::Stop;
-use foldhash::fast::FixedState;
-
+use crate::Set;
 use crate::blocks::BlockIndex;
 use crate::budget::{Budget, Deadline, LeftOut};
 use crate::copy::Image;
+use crate::copy::selection::without;
 use crate::garbage::Unreached;
-use crate::graph::{BlockEdge, Edge, EdgeKind, Graph, NodeId, NodeKind, Phase, Placement};
+use crate::graph::{Edge, EdgeKind, Graph, NodeId, NodeKind, Phase, State};
 use crate::native::kinds::Kind;
 use crate::native::{Chunk, Heap, Native};
 use crate::python::{Python, Reference, Sort};
@@ -46,7 +46,7 @@ use crate::python::{Python, Reference, Sort};
 pub(crate) use apart::InApart;
 use records::Records;
 pub(crate) use rules::{FIRST_BYTES, object_in};
-use rules::{is_place_of_object, points_into, two_digits};
+use rules::{is_place_of_object, points_into};
 pub(crate) use usual::UsualPlaces;
 
 const COSTS: u8 = 16;
@@ -54,12 +54,6 @@ const WORD: u8 = 1;
 const CONTEXT: u8 = 8;
 /// An unnamed chunk in a process with PyTorch or JAX, whose classes have names: its words are often stale.
 const UNNAMED: u8 = 4;
-
-/// Any number may lead into a block of that many bytes, such as a pool that is most of the device's memory.
-const WIDE: u64 = 1 << 30;
-
-/// Edges to one block that are kept.
-const EDGES_PER_BLOCK: u16 = 4096;
 
 /// The first pointer to a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,10 +65,19 @@ pub(crate) struct Pointer {
     pub weak: bool,
 }
 
-/// Where the last word of a chunk leads to.
-pub(crate) enum Tail {
-    Block(NodeId, Edge, usize, bool),
-    Node(NodeId, Edge, NodeId, u8),
+/// A reference that is put off.
+struct Later {
+    from: NodeId,
+    edge: Edge,
+    to: Target,
+}
+
+#[derive(Clone, Copy)]
+enum Target {
+    /// The index, and whether the reference leads into the block, not to its start.
+    Block(usize, bool),
+    /// With the unnamed chunks in a row that the path has then.
+    Node(NodeId, u8),
 }
 
 pub(crate) struct Walk<'w, 's> {
@@ -96,29 +99,27 @@ pub(crate) struct Walk<'w, 's> {
     /// What was found in memory that is not part of the copy.
     pub apart: InApart,
     pub torn: u64,
-    budget: Budget,
+    /// What may still be scanned.
+    pub budget: Budget,
     left_out: LeftOut,
     /// Large arrays of objects that were read; torn objects may share one.
-    arrays: HashSet<u64, FixedState>,
+    arrays: Set<u64>,
     /// Words that are stale more often than not, those of native memory and the value stack of an executing frame, lead to objects whose
     /// reference count is not explained: all others are reached from these, or are garbage. `None`: to what is reached already.
     pub counted: Option<&'w Unreached>,
     phase: Phase,
     queues: [VecDeque<NodeId>; COSTS as usize],
     cost: u8,
-    late: Vec<(NodeId, NodeId, Edge)>,
+    /// What is followed when all else is done: among others, pointers to blocks from places where the pointers to most blocks are not.
+    late: Vec<Later>,
     /// Objects whose destructor has begun.
     destroyed: Vec<NodeId>,
-    /// Pointers to blocks from places where the pointers to most blocks are not.
-    late_blocks: Vec<(NodeId, Edge, usize, bool)>,
     /// References to chunks that usually have others, but were not reached by these.
     pub unusual: Vec<(NodeId, NodeId)>,
     /// Where the pointers to most blocks are.
     pub usual: UsualPlaces,
     /// References that last only as long as another object lives.
     waiting: Records,
-    /// What is found now leads only to blocks that nothing else leads to.
-    only_missing: bool,
     /// Pointers between nodes of autograd that are followed if nothing else leads there.
     shortcuts: Vec<(NodeId, NodeId, Edge)>,
     /// Words that may be stale and equal the address of an object which nothing else in Python leads to. After
@@ -140,13 +141,11 @@ pub(crate) struct Walk<'w, 's> {
     /// The word that is being scanned may lie behind what the program requested.
     is_tail: bool,
     /// Where such words lead to.
-    tails: Vec<Tail>,
+    tails: Vec<Later>,
     references: Vec<Reference>,
     /// Of Python, by address.
     thread_states: Vec<Range<u64>>,
     copied: Range<u64>,
-    /// Around all blocks.
-    blocks: Range<u64>,
 }
 
 impl<'w, 's> Walk<'w, 's> {
@@ -173,22 +172,20 @@ impl<'w, 's> Walk<'w, 's> {
             records: vec![None; index.len()],
             numbers: vec![None; index.len()],
             ends: vec![None; index.len()],
-            apart: InApart::default(),
+            apart: InApart::new(copy),
             torn: 0,
             budget: Budget::new(copy, deadline),
             left_out: LeftOut::default(),
-            arrays: HashSet::default(),
+            arrays: Set::default(),
             counted: None,
             phase: Phase::Python,
             queues: Default::default(),
             cost: 0,
             late: Vec::new(),
             destroyed: Vec::new(),
-            late_blocks: Vec::new(),
             unusual: Vec::new(),
             usual: UsualPlaces::default(),
             waiting: Records::default(),
-            only_missing: false,
             shortcuts: Vec::new(),
             entries: Vec::new(),
             unnamed: match (has_classes, has_python) {
@@ -207,13 +204,7 @@ impl<'w, 's> Walk<'w, 's> {
             references: Vec::new(),
             thread_states: Vec::new(),
             copied,
-            blocks: index.span(),
         }
-    }
-
-    /// Why nothing more is scanned.
-    pub fn stopped(&self) -> Option<Stop> {
-        self.budget.stopped()
     }
 
     /// What was found before that and is not scanned any more.
@@ -224,16 +215,10 @@ impl<'w, 's> Walk<'w, 's> {
         }
     }
 
-    /// Nothing more is scanned.
-    pub fn stop(&mut self, why: Stop) {
-        self.budget.stop(why);
-    }
-
     /// Python objects that words of native memory lead to, although their counts show no such reference.
     pub fn refused(&self) -> impl Iterator<Item = u64> + '_ {
-        (self.entries.iter())
-            .filter(|(.., sort)| *sort == Sort::Word)
-            .map(|(object, ..)| *object)
+        let words = self.entries.iter().filter(|(.., sort)| *sort == Sort::Word);
+        words.map(|(object, ..)| *object)
     }
 
     pub fn unexplained(&self) -> bool {
@@ -334,13 +319,18 @@ impl<'w, 's> Walk<'w, 's> {
                         Kind::PlainTensor | Kind::TensorMeta | Kind::AutogradNode | Kind::LeafNode | Kind::Storage
                     );
                     // Pointers to an object of the other classes lead to its fields, too.
-                    self.is_window = chunk.heap == Heap::Window && !kind.is_counted() && kind != Kind::TensorMeta;
+                    self.is_window = chunk.heap == Heap::Unknown && !kind.is_counted() && kind != Kind::TensorMeta;
                     match kind {
                         Kind::Leaf => {}
-                        kind if kind != Kind::Unnamed && self.native.is_destroyed(self.copy, chunk.start) => {
+                        kind if kind != Kind::Unnamed && self.native.classes.is_destroyed(self.copy, chunk.start) => {
                             self.destroyed.push(node);
                         }
-                        _ if self.has_thread_state(chunk) => self.words_outside_states(node, chunk),
+                        // The words of a state are roots.
+                        _ if self.has_thread_state(chunk) => {
+                            for part in without(&(chunk.start..chunk.start + chunk.bytes), &self.thread_states) {
+                                self.words(node, part);
+                            }
+                        }
                         Kind::Storage => self.storage(node, chunk),
                         Kind::Unnamed => self.words_and_tail(node, chunk),
                         _ => self.words(node, chunk.start..chunk.start + chunk.bytes),
@@ -374,9 +364,8 @@ impl<'w, 's> Walk<'w, 's> {
         if self.native.is_noted(self.copy, end)
             && self.native.may_be_member(self.copy, end)
             && let Some((id, _)) = self.pointed(end)
-            && self.graph.phase(id) == Phase::None
         {
-            self.late.push((id, node, Edge::word(chunk.bytes / 8)));
+            self.put_off(node, Edge::word(chunk.bytes / 8), Target::Node(id, 0));
         }
     }
 
@@ -438,8 +427,11 @@ impl<'w, 's> Walk<'w, 's> {
             return self.block(from, edge, block, interior);
         }
         self.value = value;
-        if !self.copied.contains(&value) || self.copy.granule(value).is_none() {
+        if !self.copied.contains(&value) {
             return;
+        }
+        if self.copy.granule(value).is_none() {
+            return self.apart.note(from, edge, self.phase, value);
         }
         if value & 7 != 0 {
             return self.doubtful(from, edge, value);
@@ -488,10 +480,17 @@ impl<'w, 's> Walk<'w, 's> {
         let is_last = chunk.heap == Heap::Glibc && (value & !7) + 8 == chunk.start + chunk.bytes;
         if (value & 7 != 0 || is_last)
             && let Some((id, _)) = self.pointed(chunk.start)
-            && self.graph.phase(id) == Phase::None
             && !self.native.is_driver_although_reached(self.copy, chunk.start)
         {
-            self.late.push((id, from, edge));
+            self.put_off(from, edge, Target::Node(id, 0));
+        }
+    }
+
+    /// Follows a reference later, if nothing has led there by then.
+    fn put_off(&mut self, from: NodeId, edge: Edge, to: Target) {
+        let is_reached = matches!(to, Target::Node(id, _) if self.graph.phase(id) != Phase::None);
+        if !is_reached {
+            self.late.push(Later { from, edge, to });
         }
     }
 
@@ -510,77 +509,12 @@ impl<'w, 's> Walk<'w, 's> {
         (self.graph.kind(id) == NodeKind::Native).then_some((id, chunk.start))
     }
 
-    fn block(&mut self, from: NodeId, edge: Edge, block: usize, interior: bool) {
-        if self.only_missing && self.found[block].is_some() {
-            return;
-        }
-        if self.is_tail {
-            return self.tails.push(Tail::Block(from, edge, block, interior));
-        }
-        let unusual = self.is_unusual_of_block(from, edge, block);
-        if self.phase < Phase::Rest && unusual {
-            return self.late_blocks.push((from, edge, block, interior));
-        }
-        let holds = !self.index.is_of_torch(block)
-            || match self.graph.kind(from) {
-                NodeKind::Python | NodeKind::Frame => true,
-                NodeKind::Native => self.kind_of(self.graph.address(from)) == Kind::Storage,
-                NodeKind::Root => false,
-            };
-        let is_end = holds && !interior && self.may_be_end(from, edge, block);
-        let is_chance = interior && edge.kind() == EdgeKind::Word && self.index.block(block).bytes >= WIDE;
-        let weak = self.graph.is_weak(from) || is_end || is_chance;
-        let pointer = Pointer {
-            node: from,
-            edge,
-            interior,
-            phase: self.phase,
-            weak,
-        };
-        self.add_block_edge(BlockEdge {
-            block: block as u32,
-            node: from,
-            edge,
-            interior,
-            weak: weak || !holds,
-            unusual,
-        });
-        if is_end {
-            self.ends[block].get_or_insert(pointer);
-            return;
-        }
-        let known = if holds { self.found[block] } else { self.records[block] };
-        let is_better = match known {
-            Some(known) => known.phase == self.phase && self.doubts(&pointer) < self.doubts(&known),
-            None => true,
-        };
-        if is_better {
-            let best = if holds { &mut self.found } else { &mut self.records };
-            best[block] = Some(pointer);
-        }
-    }
-
-    /// Why a pointer may hold no block: it may be stale, or a word of native memory that equals an address by chance, as words that
-    /// lead into a block do more often than others.
-    fn doubts(&mut self, pointer: &Pointer) -> (bool, bool, bool) {
-        let is_native = self.graph.kind(pointer.node) == NodeKind::Native;
-        let is_unnamed = is_native && self.kind_of(self.graph.address(pointer.node)) == Kind::Unnamed;
-        (pointer.weak, is_unnamed, is_native && pointer.interior)
-    }
-
-    fn add_block_edge(&mut self, edge: BlockEdge) {
-        let edges = &mut self.block_edges[edge.block as usize];
-        if *edges < EDGES_PER_BLOCK {
-            *edges += 1;
-            self.graph.add_block_edge(edge);
-        }
-    }
-
     /// Puts a node into the tree, if it is not there or has a worse place.
     #[inline]
     fn offer(&mut self, id: NodeId, from: NodeId, edge: Edge, cost: u8, weak: bool, unnamed: u8) {
         if self.is_tail {
-            return self.tails.push(Tail::Node(from, edge, id, unnamed));
+            let to = Target::Node(id, unnamed);
+            return self.tails.push(Later { from, edge, to });
         }
         let cost = (self.cost + cost) % COSTS;
         let weak = weak || self.graph.is_weak(from);
@@ -594,17 +528,14 @@ impl<'w, 's> Walk<'w, 's> {
         } else if self.graph.kind(id) == NodeKind::Root {
             return;
         }
-        self.graph.place(
-            id,
-            Placement {
-                parent: from,
-                edge,
-                phase: self.phase,
-                weak,
-                cost,
-                unnamed,
-            },
-        );
+        let state = State {
+            phase: self.phase,
+            is_weak: weak,
+            cost,
+            unnamed,
+            ..State::default()
+        };
+        self.graph.place(id, from, edge, state);
         self.queues[usize::from(cost)].push_back(id);
     }
 
@@ -625,8 +556,7 @@ impl<'w, 's> Walk<'w, 's> {
     }
 
     pub fn contains_object(&mut self, chunk: Chunk) -> bool {
-        self.python
-            .as_deref_mut()
-            .is_some_and(|python| object_in(self.copy, python, chunk).is_some())
+        let python = self.python.as_deref_mut();
+        python.is_some_and(|python| object_in(self.copy, python, chunk).is_some())
     }
 }

@@ -14,7 +14,7 @@ use crate::budget::{Budget, Deadline, UNFINISHED};
 use crate::copy::Image;
 use crate::native::rtti::Classes;
 use crate::pytorch::LiveBlock;
-use crate::source::Source;
+use crate::source::{Region, Source, regions_of};
 
 /// In the path of a file with the allocator.
 const FILES: [&str; 2] = ["xla_cuda_plugin.so", "xla_extension.so"];
@@ -35,17 +35,11 @@ const NONE: u64 = u64::MAX;
 /// # Errors
 /// Why they cannot be read, as a sentence.
 pub fn live_blocks(source: &dyn Source, mut deadline: Deadline) -> Result<Option<Vec<LiveBlock>>, String> {
-    let regions = source
-        .regions()
-        .map_err(|error| format!("its memory map cannot be read ({error})"))?;
-    let of_file = |name: &str| FILES.iter().any(|file| name.contains(file));
-    let files: Vec<Range<u64>> = (regions.iter().filter(|region| of_file(&region.name)))
-        .map(|region| region.range.clone())
-        .collect();
-    let (Some(first), Some(last)) = (files.first(), files.last()) else {
-        return Ok(None);
-    };
-    let tables = first.start..last.end;
+    let regions = regions_of(source)?;
+    let of_allocator = |region: &&Region| FILES.iter().any(|file| region.name.contains(file));
+    let mut files = regions.iter().filter(of_allocator).map(|region| &region.range);
+    let Some(first) = files.next() else { return Ok(None) };
+    let tables = first.start..files.next_back().unwrap_or(first).end;
     // The process goes on, so a chunk may have changed while the others were copied.
     let mut read = look(source, &tables, deadline);
     for _ in 1..LOOKS {
@@ -108,11 +102,8 @@ fn device(own: &[u64]) -> Option<i8> {
     let bytes: Vec<u8> = own.iter().flat_map(|word| word.to_le_bytes()).collect();
     let start = bytes.windows(4).position(|name| name == b"GPU_")?;
     let name = bytes[start..].split(|byte| *byte == 0).next()?;
-    let mut numbers = std::str::from_utf8(name)
-        .ok()?
-        .split('_')
-        .filter_map(|part| part.parse().ok());
-    numbers.next_back()
+    let parts = std::str::from_utf8(name).ok()?.split('_');
+    parts.filter_map(|part| part.parse().ok()).next_back()
 }
 
 /// The place of the vector of chunks, in words, and the chunks in use. `None`: no vector in the object is one of chunks that add up to what the allocator counts.
@@ -152,13 +143,7 @@ fn in_use(copy: &Image, vector: Range<u64>, bytes: u64, device: i8, budget: &mut
         if !is_whole || !is_linked {
             return None;
         }
-        blocks.push(LiveBlock {
-            address,
-            bytes: size,
-            requested,
-            device,
-            stream: 0,
-        });
+        blocks.push(LiveBlock::of(address, size, requested, device));
     }
     Some(blocks)
 }

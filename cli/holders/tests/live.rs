@@ -340,6 +340,7 @@ fn addresses_that_python_keeps_as_values_hold() {
             ("bytes", "__main__.packed"),
             ("mmap", "__main__.mapping"),
             ("range", "__main__.span"),
+            ("stacked", "__main__.stacked"),
         ] {
             if path(label).origin != origin {
                 mistakes.push(format!("{}: {label}: {:?}", python.display(), path(label)));

@@ -10,7 +10,6 @@ use std::process::{Child, Command, Stdio};
 use culeak::snapshot::Class;
 use culeak_holders::copy::Image;
 use culeak_holders::modules::Modules;
-use culeak_holders::native::pages::Kind;
 use culeak_holders::native::vectors::bytes_of_vector;
 use culeak_holders::native::{Chunk, Heap, Native};
 use culeak_holders::source::Source;
@@ -99,7 +98,7 @@ fn program(folder: &Path) -> PathBuf {
 type Reached = HashMap<u64, (String, Option<String>)>;
 
 /// A walk from the native roots, without any preference among them.
-fn walk(copy: &Image, modules: &mut Modules, native: &mut Native, blocks: &[u64]) -> Reached {
+fn walk(copy: &Image, modules: &Modules, native: &mut Native, blocks: &[u64]) -> Reached {
     let mut found = Reached::new();
     let mut seen = HashMap::new();
     for root in native.roots(modules) {
@@ -134,7 +133,7 @@ fn blocks_are_reached_from_exactly_the_roots_that_keep_them() {
     let program = Program::start(&mut Command::new(program(folder.path())));
     let process = program.process();
     let copy = Image::take(&process, &[]).expect("copied");
-    let mut modules = Modules::find(&copy);
+    let modules = Modules::find(&copy);
     let mut native = Native::find(&copy, &modules, None);
     let mut expected: HashMap<u64, String> = HashMap::new();
     for line in &program.lines {
@@ -143,9 +142,9 @@ fn blocks_are_reached_from_exactly_the_roots_that_keep_them() {
     }
     let blocks: Vec<u64> = expected.keys().copied().collect();
     native.find_records(&copy, &blocks);
-    let found = walk(&copy, &mut modules, &mut native, &blocks);
+    let found = walk(&copy, &modules, &mut native, &blocks);
     let mut in_chunks: HashMap<u64, Chunk> = HashMap::new();
-    for chunk in native.chunks_where(&copy, &[Kind::Glibc, Kind::Pool], |_| true) {
+    for chunk in native.chunks_where(&copy, &[Heap::Glibc, Heap::Python], |_| true) {
         for at in (chunk.start..chunk.start + chunk.bytes).step_by(8) {
             in_chunks.insert(copy.word(at), chunk);
         }
@@ -185,8 +184,8 @@ fn blocks_are_reached_from_exactly_the_roots_that_keep_them() {
         }
     }
     assert!(expected.len() > 130, "{}", expected.len());
-    assert_eq!(wrong, "", "{:?}", native.limits());
-    assert!(native.limits().is_empty(), "{:?}", native.limits());
+    assert_eq!(wrong, "", "{:?}", native.limits);
+    assert!(native.limits.is_empty(), "{:?}", native.limits);
 }
 
 /// Compares all chunks with what the program knows about its memory.
@@ -238,7 +237,7 @@ fn compare(mut command: Command, list: &Path) {
     let count = wrong.lines().count();
     let first: Vec<&str> = wrong.lines().take(10).collect();
     assert_eq!(count, 0, "of {used} used and {free} free pieces:\n{}", first.join("\n"));
-    assert!(native.limits().is_empty(), "{:?}", native.limits());
+    assert!(native.limits.is_empty(), "{:?}", native.limits);
 }
 
 #[test]
@@ -279,7 +278,7 @@ fn the_heap_of_an_unknown_allocator_is_followed_from_exact_addresses() {
     let program = Program::start(&mut Command::new(program));
     let process = program.process();
     let copy = Image::take(&process, &[]).expect("copied");
-    let mut modules = Modules::find(&copy);
+    let modules = Modules::find(&copy);
     let mut native = Native::find(&copy, &modules, None);
     let number = |line: &String| u64::from_str_radix(line, 16).expect("a number");
     let numbers: Vec<u64> = program.lines.iter().map(number).collect();
@@ -287,13 +286,13 @@ fn the_heap_of_an_unknown_allocator_is_followed_from_exact_addresses() {
         panic!("{numbers:x?}")
     };
     let chunk = native.chunk(&copy, object).expect("anonymous memory");
-    assert_eq!((chunk.start, chunk.bytes, chunk.heap), (object, 256, Heap::Window));
+    assert_eq!((chunk.start, chunk.bytes, chunk.heap), (object, 256, Heap::Unknown));
     assert_eq!(
         native.chunk(&copy, object + 3),
         None,
         "no object starts at an odd address"
     );
-    let found = walk(&copy, &mut modules, &mut native, &[held, far]);
+    let found = walk(&copy, &modules, &mut native, &[held, far]);
     assert_eq!(
         found.get(&held).map(|(root, _)| root.as_str()),
         Some("g_object in own_allocator")
@@ -355,13 +354,13 @@ fn a_damaged_heap_costs_its_damaged_part_only() {
     };
     let heap = |address| native.chunk(&copy, address).map(|chunk| (chunk.start, chunk.heap));
     assert_eq!(heap(before), Some((before, Heap::Glibc)));
-    assert_eq!(heap(inside), Some((inside, Heap::Window)));
+    assert_eq!(heap(inside), Some((inside, Heap::Unknown)));
     assert_eq!(heap(after), Some((after, Heap::Glibc)));
-    assert_eq!(native.limits().len(), 1, "{:?}", native.limits());
+    assert_eq!(native.limits.len(), 1, "{:?}", native.limits);
     assert!(
-        native.limits()[0].contains("malloc's heaps are damaged"),
+        native.limits[0].contains("malloc's heaps are damaged"),
         "{:?}",
-        native.limits()
+        native.limits
     );
 }
 

@@ -266,6 +266,7 @@ fn what_two_variables_hold_is_retained_by_neither_alone() {
             ("__main__.settings.a (list of 1)", &["__main__.settings.b"], 1),
             ("__main__.pair (list of 2)", &[], 1),
             ("__main__.alone (list of 1)", &[], 1),
+            ("__main__.first[0]", &["__main__.second[0]"], 1),
         ] {
             let found = find(name);
             assert_eq!(

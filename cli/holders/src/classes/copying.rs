@@ -16,9 +16,8 @@ pub fn copied<'s>(source: &'s dyn Source, options: &Options) -> Result<(Stopped<
         paused: if is_paused { began.elapsed() } else { Duration::ZERO },
     };
     if options.pause && source.is_running() {
-        source
-            .pause(true)
-            .map_err(|error| Error::Read("the process cannot be stopped".to_owned(), error))?;
+        let failed = |error| Error::Read("the process cannot be stopped".to_owned(), error);
+        source.pause(true).map_err(failed)?;
         let copy = Image::take(source, &options.excluded);
         let _ = source.pause(false);
         return Ok((made(copy?, true), true));

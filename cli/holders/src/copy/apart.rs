@@ -7,8 +7,9 @@
 use std::ops::Range;
 
 use super::PAGE;
-use super::selection::{is_special, without};
+use super::selection::{append, is_special, without};
 use crate::source::{Region, Source};
+use crate::starts_with_one;
 
 /// Bytes that are searched at most.
 pub const MOST: u64 = 2 << 30;
@@ -38,86 +39,50 @@ pub struct Apart {
 impl Apart {
     /// `most`: bytes that are searched at most.
     pub fn find(source: &dyn Source, regions: &[Region], excluded: &[Range<u64>], most: u64) -> Apart {
-        let mut apart = Apart::default();
+        let (mut areas, mut left_out) = (Vec::new(), Vec::new());
         for region in regions.iter().filter(|region| is_apart(region)) {
-            let mut present = Vec::new();
+            let (mut present, mut unreadable) = (Vec::new(), 0);
             for part in without(&region.range, excluded) {
-                if region.shared {
-                    apart.leave_out(&part, source.left_out(&part));
+                unreadable += if region.shared { source.left_out(&part) } else { 0 };
+                for run in source.present(part) {
+                    append(&mut present, run.start.next_multiple_of(PAGE)..run.end & !(PAGE - 1));
                 }
-                present.extend(
-                    source
-                        .present(part)
-                        .into_iter()
-                        .map(|run| run.start.next_multiple_of(PAGE)..run.end & !(PAGE - 1)),
-                );
             }
-            present.retain(|run| run.start < run.end);
+            left_out.push((region.range.clone(), unreadable));
             if !present.is_empty() && !is_recording(source, region, &present) {
-                apart.areas.push(Area {
+                areas.push(Area {
                     range: region.range.clone(),
                     shared: region.shared,
                     present,
                 });
             }
         }
-        apart.areas.sort_by_key(Area::bytes);
-        let mut room = most;
-        let mut areas = std::mem::take(&mut apart.areas);
+        areas.sort_by_key(Area::bytes);
+        let mut room = most & !(PAGE - 1);
         for area in &mut areas {
-            let without_room = area.shorten(&mut room);
-            apart.leave_out(&area.range, without_room);
+            let before = area.bytes();
+            for run in &mut area.present {
+                run.end = run.end.min(run.start + room);
+                room -= run.end - run.start;
+            }
+            area.present.retain(|run| !run.is_empty());
+            left_out.push((area.range.clone(), before - area.bytes()));
         }
-        apart.areas = areas;
-        apart.areas.retain(|area| !area.present.is_empty());
-        apart.areas.sort_by_key(|area| area.range.start);
-        apart
-    }
-
-    fn leave_out(&mut self, range: &Range<u64>, bytes: u64) {
-        if bytes > 0 {
-            self.left_out.push((range.clone(), bytes));
-        }
+        areas.retain(|area| !area.present.is_empty());
+        areas.sort_by_key(|area| area.range.start);
+        left_out.retain(|(_, bytes)| *bytes > 0);
+        Apart { areas, left_out }
     }
 
     /// Bytes that exist and are not searched.
     pub fn bytes_left_out(&self) -> u64 {
         self.left_out.iter().map(|(_, bytes)| bytes).sum()
     }
-
-    /// The index of the area that contains this address.
-    pub fn at(&self, address: u64) -> Option<usize> {
-        let place = self.areas.partition_point(|area| area.range.end <= address);
-        self.areas
-            .get(place)
-            .filter(|area| area.range.start <= address)
-            .map(|_| place)
-    }
-
-    /// From the lowest to the highest address.
-    pub fn span(&self) -> Range<u64> {
-        let start = self.areas.first().map_or(0, |area| area.range.start);
-        start..self.areas.last().map_or(0, |area| area.range.end)
-    }
 }
 
 impl Area {
     pub fn bytes(&self) -> u64 {
         self.present.iter().map(|run| run.end - run.start).sum()
-    }
-
-    /// Reserves room for what is searched. Returns how many bytes did not fit.
-    fn shorten(&mut self, room: &mut u64) -> u64 {
-        let mut without_room = 0;
-        for run in &mut self.present {
-            let bytes = run.end - run.start;
-            let searched = bytes.min(*room & !(PAGE - 1));
-            run.end = run.start + searched;
-            *room -= searched;
-            without_room += bytes - searched;
-        }
-        self.present.retain(|run| run.start < run.end);
-        without_room
     }
 
     /// Reads it piece by piece: the address and the words of each, until `see` returns false. Pages that cannot be read are left
@@ -142,10 +107,10 @@ impl Area {
     }
 }
 
-fn is_apart(region: &Region) -> bool {
+/// Whether this mapping is searched apart, as far as it exists.
+pub fn is_apart(region: &Region) -> bool {
     let name = region.name.as_str();
-    let starts_with = |names: &[&str]| names.iter().any(|start| name.starts_with(start));
-    let is_memory = starts_with(&["/dev/zero", "/dev/shm/", "/memfd:", "/SYSV"]);
+    let is_memory = starts_with_one(name, &["/dev/zero", "/dev/shm/", "/memfd:", "/SYSV"]);
     if !region.shared {
         let is_reservation = region.range.end - region.range.start > RESERVATION;
         return !region.readable && !is_reservation && !is_special(region);
@@ -154,7 +119,7 @@ fn is_apart(region: &Region) -> bool {
     let is_data = is_memory || region.writable && name.starts_with('/') && !is_special(region);
     // The segments by which the CUDA driver shares memory with other processes.
     is_data
-        && !starts_with(&["/dmabuf", "/dev/shm/cuda.shm"])
+        && !starts_with_one(name, &["/dmabuf", "/dev/shm/cuda.shm"])
         && !name.contains(".culeak")
         && !name.contains("culeak-run-")
 }

@@ -72,10 +72,8 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if self.bytes > 0 {
-            // SAFETY: mapped in `Pages::new` with this length; the owner of this value lent all references to it.
-            unsafe { libc::munmap(self.base.cast(), self.bytes) };
-        }
+        // SAFETY: mapped in `Pages::new` with this length; the owner of this value lent all references to it.
+        unsafe { libc::munmap(self.base.cast(), self.bytes) };
     }
 }
 
@@ -113,35 +111,17 @@ impl Pages {
             // SAFETY: advice about a part of the new mapping.
             unsafe { libc::madvise(first as *mut libc::c_void, whole, libc::MADV_HUGEPAGE) };
         }
-        Ok(Pages::over(Mapping { base, bytes, start }, copied, end))
-    }
-
-    /// Without any page.
-    pub fn none() -> Pages {
-        let start = ZEROS.as_ptr().cast_mut().cast();
-        Pages::over(
-            Mapping {
-                base: start,
-                bytes: 0,
-                start,
-            },
-            0,
-            FIRST,
-        )
-    }
-
-    fn over(mapping: Mapping, copied: u32, end: u32) -> Pages {
         let absent = all_absent();
-        Pages {
+        Ok(Pages {
             directory: (0..TABLES).map(|_| AtomicPtr::new(absent)).collect(),
-            mapping,
+            mapping: Mapping { base, bytes, start },
             copied,
             added: Mutex::new(Added {
                 tables: Vec::new(),
                 next: FIRST + copied,
             }),
             end,
-        }
+        })
     }
 
     /// Pages in this range are unknown from now on. All others are absent.
@@ -215,6 +195,11 @@ impl Pages {
         }
         self.set(&mut added, page, ABSENT);
         ABSENT
+    }
+
+    /// Whether another page can be added.
+    pub(super) fn has_room(&self) -> bool {
+        self.lock().next < self.end
     }
 
     fn lock(&self) -> MutexGuard<'_, Added> {
@@ -320,6 +305,3 @@ fn all_absent() -> *mut AtomicU32 {
     let table = ALL_ABSENT.get_or_init(|| (0..TABLE).map(|_| AtomicU32::new(ABSENT)).collect());
     table.as_ptr().cast_mut()
 }
-
-/// The pages "unknown" and "absent" of [`Pages::none`].
-static ZEROS: [u64; 1024] = [0; 1024];

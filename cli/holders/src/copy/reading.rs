@@ -10,8 +10,6 @@ use crate::source::live::advance;
 
 /// Bytes that a thread reads at a time.
 const PIECE: u64 = 16 << 20;
-/// The most ranges of a piece.
-const RANGES: usize = 512;
 /// A thread copies 2 to 3 GiB in a second. A quarter of the cores is used, and two of a small machine.
 const THREADS: std::ops::RangeInclusive<usize> = 2..=4;
 /// Smaller copies use one thread.
@@ -44,36 +42,19 @@ pub fn read(source: &dyn Source, ranges: &[Range<u64>], memory: &mut [u8]) -> Ve
 }
 
 fn pieces<'a>(ranges: &[Range<u64>], memory: &'a mut [u8]) -> Vec<Piece<'a>> {
-    let mut pieces = Vec::new();
-    let mut rest = memory;
-    let mut first = 0;
-    let mut collected: Vec<Range<u64>> = Vec::new();
-    let mut bytes = 0;
-    let mut cut = |collected: &mut Vec<Range<u64>>, bytes: &mut u64| {
-        let (memory, behind) = std::mem::take(&mut rest).split_at_mut(*bytes as usize);
+    let (mut rest, mut first) = (memory, 0);
+    let piece = |ranges: Vec<Range<u64>>| {
+        let bytes: u64 = ranges.iter().map(|range| range.end - range.start).sum();
+        let (memory, behind) = std::mem::take(&mut rest).split_at_mut(bytes as usize);
         rest = behind;
-        pieces.push(Piece {
-            ranges: std::mem::take(collected),
-            memory,
-            first,
-        });
-        first += (*bytes / PAGE) as u32;
-        *bytes = 0;
+        let piece = Piece { ranges, memory, first };
+        first += (bytes / PAGE) as u32;
+        piece
     };
-    for range in ranges {
-        let mut start = range.start;
-        while start < range.end {
-            let end = range.end.min(start + PIECE - bytes);
-            collected.push(start..end);
-            bytes += end - start;
-            start = end;
-            if bytes == PIECE || collected.len() == RANGES {
-                cut(&mut collected, &mut bytes);
-            }
-        }
-    }
-    cut(&mut collected, &mut bytes);
-    pieces
+    super::pieces(ranges.iter().cloned(), PIECE)
+        .into_iter()
+        .map(piece)
+        .collect()
 }
 
 /// Copies a piece; returns the positions of the pages that cannot be read.

@@ -2,6 +2,8 @@
 
 use std::{fs, io};
 
+use culeak::proc::words;
+
 /// Copies up to this size are not checked.
 const SMALL: u64 = 64 << 20;
 
@@ -28,8 +30,7 @@ pub fn check(bytes: u64) -> io::Result<()> {
 
 fn of_machine() -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kibibytes: u64 = line.split_whitespace().next()?.parse().ok()?;
+    let kibibytes: u64 = words(&text, "MemAvailable:")?.next()?.parse().ok()?;
     Some(kibibytes << 10)
 }
 
@@ -42,9 +43,7 @@ fn of_group() -> Option<u64> {
         |file: &str| -> Option<u64> { fs::read_to_string(format!("{folder}/{file}")).ok()?.trim().parse().ok() };
     let limit = number("memory.max")?;
     let statistics = fs::read_to_string(format!("{folder}/memory.stat")).unwrap_or_default();
-    let cached = statistics
-        .lines()
-        .find_map(|line| line.strip_prefix("inactive_file ")?.parse::<u64>().ok());
+    let cached = words(&statistics, "inactive_file ").and_then(|mut words| words.next()?.parse::<u64>().ok());
     Some(limit.saturating_sub(number("memory.current")?.saturating_sub(cached.unwrap_or(0))))
 }
 

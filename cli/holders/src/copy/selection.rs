@@ -1,6 +1,9 @@
 //! What of a process's memory is copied.
 
 use std::ops::Range;
+use std::path::Path;
+
+use culeak::proc::is_preload_library;
 
 use super::PAGE;
 use crate::modules::headers::{Headers, RELOCATED};
@@ -18,16 +21,12 @@ pub fn excluded(source: &dyn Source, regions: &[Region], given: &[Range<u64>]) -
     merged(ranges)
 }
 
-/// Whether the file is the preload library, under the names that it has when it is unpacked and when it is built.
-pub fn is_recorder(path: &str) -> bool {
-    let name = path.rsplit('/').next().unwrap_or(path);
-    let name = name.strip_suffix(" (deleted)").unwrap_or(name);
-    matches!(name, "libculeak.so" | "libculeak_shim.so")
-}
-
 /// The static memory of the preload library. The rest of its memory is shared, or contains no addresses of blocks.
 fn recorder(source: &dyn Source, regions: &[Region]) -> Vec<Range<u64>> {
-    let first = |region: &&Region| region.offset == 0 && is_recorder(&region.name);
+    let first = |region: &&Region| {
+        let name = region.name.strip_suffix(" (deleted)").unwrap_or(&region.name);
+        region.offset == 0 && is_preload_library(Path::new(name))
+    };
     let mut found = Vec::new();
     for region in regions.iter().filter(first) {
         let Some((headers, bias)) = headers(source, region) else {
@@ -155,10 +154,8 @@ pub fn without(range: &Range<u64>, excluded: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut parts = Vec::new();
     let mut start = range.start;
     let first = excluded.partition_point(|excluded| excluded.end <= range.start);
-    for excluded in excluded[first..]
-        .iter()
-        .take_while(|excluded| excluded.start < range.end)
-    {
+    let inside = (excluded[first..].iter()).take_while(|excluded| excluded.start < range.end);
+    for excluded in inside {
         if start < excluded.start {
             parts.push(start..excluded.start);
         }
@@ -201,12 +198,10 @@ pub fn around(region: &Region, page: &Range<u64>, excluded: &[Range<u64>]) -> Ra
 }
 
 fn is_excluded(page: &Range<u64>, excluded: &[Range<u64>]) -> bool {
-    let next = excluded.partition_point(|range| range.end <= page.start);
-    excluded.get(next).is_some_and(|range| range.contains(&page.start))
+    containing(excluded, page.start, Range::clone).is_some()
 }
 
 #[cfg(test)]
-#[allow(clippy::single_range_in_vec_init, reason = "ranges of addresses are values")]
 mod tests {
     use super::*;
 

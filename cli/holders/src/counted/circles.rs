@@ -4,31 +4,22 @@
 //! x ─ gradient ─► tensor ─► MulBackward0 ─► AccumulateGrad ─► x      after backward(create_graph=True)
 //! ```
 
-use std::collections::{HashMap, HashSet};
-
-use foldhash::fast::FixedState;
-
 use crate::graph::NodeId;
+use crate::{Map, Set};
 
 /// The objects of circles, and all that they own. `owns`: all owning references to the objects that have them, from and to; those
 /// from objects without such references count as references from outside.
-pub(super) fn circles(owns: &[(NodeId, NodeId)]) -> HashSet<NodeId, FixedState> {
-    let mut owners: HashMap<NodeId, usize, FixedState> = HashMap::default();
-    owns.iter().for_each(|(_, to)| {
-        owners.insert(*to, 0);
-    });
-    let mut inside: Vec<(NodeId, NodeId)> = (owns.iter())
-        .filter(|(from, _)| owners.contains_key(from))
-        .copied()
-        .collect();
+pub(super) fn circles(owns: &[(NodeId, NodeId)]) -> Set<NodeId> {
+    let mut owners: Map<NodeId, usize> = owns.iter().map(|(_, to)| (*to, 0)).collect();
+    let inside = owns.iter().filter(|(from, _)| owners.contains_key(from));
+    let mut inside: Vec<(NodeId, NodeId)> = inside.copied().collect();
     inside.sort_unstable();
     for (_, to) in &inside {
         *owners.entry(*to).or_default() += 1;
     }
     // What has no owner here is freed with its references from outside, and then what it owns.
-    let mut open: Vec<NodeId> = (owners.iter().filter(|(_, owners)| **owners == 0))
-        .map(|(node, _)| *node)
-        .collect();
+    let open = owners.iter().filter(|(_, owners)| **owners == 0);
+    let mut open: Vec<NodeId> = open.map(|(node, _)| *node).collect();
     while let Some(freed) = open.pop() {
         owners.remove(&freed);
         let first = inside.partition_point(|(from, _)| *from < freed);

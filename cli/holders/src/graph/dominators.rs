@@ -15,7 +15,7 @@
 //! The algorithm is that of Lengauer and Tarjan with path compression, O(edges × log nodes), without recursion.
 
 use std::ops::Range;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::AtomicU8;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::parallel;
@@ -32,7 +32,7 @@ pub trait Links {
 }
 
 /// A node of the tree.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Dominated {
     pub node: u32,
     /// Place of the immediate dominator in the tree; `None`: only the virtual root.
@@ -41,6 +41,8 @@ pub struct Dominated {
     pub bytes: u64,
     /// Their number.
     pub count: u64,
+    /// Host memory of the nodes that it dominates.
+    pub host: u64,
 }
 
 /// The dominator tree, and what refers to its nodes.
@@ -80,39 +82,47 @@ fn targets(graph: &impl Links, node: u32) -> impl Iterator<Item = u32> {
 }
 
 /// The nodes between the entries and the weighted nodes, each after its dominator. Nodes that are not reachable from an
-/// entry are left out.
-pub fn dominators(graph: &(impl Links + Sync), entries: &[u32], weights: &[(u32, u64)]) -> Tree {
-    let relevant = relevant(graph, entries, weights);
-    let order = Order::find(graph, entries, &relevant);
+/// entry are left out. `host`: nodes with their bytes of host memory.
+pub fn dominators(graph: &(impl Links + Sync), entries: &[u32], weights: &[(u32, u64)], host: &[(u32, u64)]) -> Tree {
+    let weighted: Vec<u32> = weights.iter().chain(host).map(|(node, _)| *node).collect();
+    let mut is_entry = vec![false; graph.nodes()];
+    let entries: Vec<u32> = (entries.iter().copied())
+        .filter(|entry| (*entry as usize) < is_entry.len())
+        .collect();
+    entries.iter().for_each(|entry| is_entry[*entry as usize] = true);
+    let relevant = relevant(graph, &is_entry, &weighted);
+    let order = Order::find(graph, &entries, &is_entry, &relevant);
     let parents = order.dominators();
-    let mut tree: Vec<Dominated> = order.nodes[1..]
-        .iter()
-        .zip(&parents[1..])
+    let mut tree: Vec<Dominated> = (order.nodes[1..].iter().zip(&parents[1..]))
         .map(|(&node, &parent)| Dominated {
             node,
             parent: parent.checked_sub(1),
-            bytes: 0,
-            count: 0,
+            ..Dominated::default()
         })
         .collect();
     let mut places = vec![NONE; graph.nodes()];
     for (place, entry) in tree.iter().enumerate() {
         places[entry.node as usize] = place as u32;
     }
+    let place = |node: u32| places.get(node as usize).copied().unwrap_or(NONE) as usize;
     for &(node, bytes) in weights {
-        let place = places.get(node as usize).copied().unwrap_or(NONE);
-        if let Some(entry) = tree.get_mut(place as usize) {
+        if let Some(entry) = tree.get_mut(place(node)) {
             entry.bytes += bytes;
             entry.count += 1;
         }
     }
+    for &(node, bytes) in host {
+        if let Some(entry) = tree.get_mut(place(node)) {
+            entry.host += bytes;
+        }
+    }
     for place in (0..tree.len()).rev() {
-        let Dominated {
-            parent, bytes, count, ..
-        } = tree[place];
-        if let Some(parent) = parent {
-            tree[parent as usize].bytes += bytes;
-            tree[parent as usize].count += count;
+        let entry = tree[place];
+        if let Some(parent) = entry.parent {
+            let parent = &mut tree[parent as usize];
+            parent.bytes += entry.bytes;
+            parent.count += entry.count;
+            parent.host += entry.host;
         }
     }
     Tree {
@@ -151,45 +161,28 @@ fn spans(tree: &[Dominated]) -> Vec<(u32, u32)> {
 ///
 /// The graph has no links back, and making them costs more than this: nodes are marked in passes, forward and backward in
 /// turn. Breadth-first numbers rise along most paths, so that few passes are needed.
-fn relevant(graph: &(impl Links + Sync), entries: &[u32], weights: &[(u32, u64)]) -> Vec<bool> {
+fn relevant(graph: &(impl Links + Sync), is_entry: &[bool], weighted: &[u32]) -> Vec<bool> {
     let count = graph.nodes();
-    let mut is_entry = vec![false; count];
-    for &entry in entries {
-        if let Some(entry) = is_entry.get_mut(entry as usize) {
-            *entry = true;
-        }
-    }
-    let bits = |are_set: &dyn Fn(u32) -> bool| -> Vec<AtomicU64> {
-        let mut words = vec![0u64; count.div_ceil(64)];
-        let set = weights
-            .iter()
-            .map(|(node, _)| *node)
-            .filter(|node| (*node as usize) < count && are_set(*node));
-        set.for_each(|node| words[node as usize / 64] |= 1 << (node % 64));
-        words.into_iter().map(AtomicU64::new).collect()
+    // Marks of entries and of other nodes. They are only set, so their order does not matter in the end.
+    const ENTRY: u8 = 1;
+    const INNER: u8 = 2;
+    let marks: Vec<AtomicU8> = (0..count).map(|_| AtomicU8::new(0)).collect();
+    let mark = |node: u32| {
+        let mark = if is_entry[node as usize] { ENTRY } else { INNER };
+        marks[node as usize].store(mark, Relaxed);
     };
-    let is_set = |bits: &[AtomicU64], node: u32| {
-        let word = bits.get(node as usize / 64).map_or(0, |word| word.load(Relaxed));
-        word >> (node % 64) & 1 != 0
-    };
-    // Marked nodes, and those of them that are no entries. Marks are only set, so their order does not matter in the end.
-    let all = bits(&|_| true);
-    let wanted = bits(&|node| !is_entry[node as usize]);
+    let weighted = weighted.iter().copied();
+    weighted.filter(|node| (*node as usize) < count).for_each(mark);
     let see = |node: u32| {
-        let is_new = !is_set(&all, node) && graph.leads_to(node, |target| is_set(&wanted, target));
+        let is_inner = |target: u32| (marks.get(target as usize)).is_some_and(|mark| mark.load(Relaxed) == INNER);
+        let is_new = marks[node as usize].load(Relaxed) == 0 && graph.leads_to(node, is_inner);
         if is_new {
-            let (word, bit) = (node as usize / 64, 1 << (node % 64));
-            all[word].fetch_or(bit, Relaxed);
-            if !is_entry[node as usize] {
-                wanted[word].fetch_or(bit, Relaxed);
-            }
+            mark(node);
         }
         is_new
     };
-    let mut pieces: Vec<Range<u32>> = (0..count as u32)
-        .step_by(PIECE as usize)
-        .map(|first| first..(count as u32).min(first + PIECE))
-        .collect();
+    let firsts = (0..count as u32).step_by(PIECE as usize);
+    let mut pieces: Vec<Range<u32>> = firsts.map(|first| first..(count as u32).min(first + PIECE)).collect();
     for pass in 0..PASSES {
         pieces.reverse();
         let changed = parallel::map(&pieces, |piece| match pass % 2 == 0 {
@@ -197,7 +190,7 @@ fn relevant(graph: &(impl Links + Sync), entries: &[u32], weights: &[(u32, u64)]
             false => piece.clone().fold(false, |changed, node| changed | see(node)),
         });
         if !changed.contains(&true) {
-            return (0..count as u32).map(|node| is_set(&all, node)).collect();
+            return marks.into_iter().map(|mark| mark.into_inner() != 0).collect();
         }
     }
     vec![true; count]
@@ -213,21 +206,16 @@ struct Order {
 }
 
 impl Order {
-    fn find(graph: &impl Links, entries: &[u32], relevant: &[bool]) -> Order {
+    fn find(graph: &impl Links, entries: &[u32], is_entry: &[bool], relevant: &[bool]) -> Order {
         let mut nodes = vec![NONE];
         let mut parents = vec![0];
         let mut numbers = vec![NONE; graph.nodes()];
         let is_relevant = |node: u32| relevant.get(node as usize) == Some(&true);
         // All entries are numbered as children of the virtual root when their turn comes; until then the mark keeps others
         // from adopting them.
-        let entries: Vec<u32> = entries.iter().copied().filter(|&entry| is_relevant(entry)).collect();
-        let mut is_entry = vec![false; graph.nodes()];
-        for &entry in &entries {
-            is_entry[entry as usize] = true;
-        }
         let mut open: Vec<(u32, usize)> = Vec::new();
-        for &entry in &entries {
-            if numbers[entry as usize] != NONE {
+        for &entry in entries {
+            if !is_relevant(entry) || numbers[entry as usize] != NONE {
                 continue;
             }
             numbers[entry as usize] = nodes.len() as u32;
@@ -248,7 +236,7 @@ impl Order {
                 }
             }
         }
-        let (starts, sources) = Self::sources(graph, &nodes, &numbers, &is_entry);
+        let (starts, sources) = Self::sources(graph, &nodes, &numbers, is_entry);
         Order {
             nodes,
             parents,
@@ -380,16 +368,18 @@ mod tests {
     fn a_block_with_two_holders_hangs_below_what_holds_both() {
         // 0 → 1, 2; 1 → 3, 4; 2 → 4. Blocks: 3 and 4.
         let graph = Lists(vec![vec![1, 2], vec![3, 4], vec![4], vec![], vec![]]);
-        let tree = dominators(&graph, &[0], &[(3, 100), (4, 10)]).nodes;
+        let tree = dominators(&graph, &[0], &[(3, 100), (4, 10)], &[(4, 7)]).nodes;
         let retained = [0, 1, 2, 3, 4].map(|node| bytes_of(&tree, node));
         assert_eq!(retained, [Some(110), Some(100), Some(0), Some(100), Some(10)]);
+        let host = |node: u32| tree.iter().find(|entry| entry.node == node).map(|entry| entry.host);
+        assert_eq!([0, 1, 4].map(host), [Some(7), Some(0), Some(7)]);
     }
 
     #[test]
     fn references_to_an_entry_do_not_change_what_it_retains() {
         // Two modules (0, 1); a function (2) of module 1 refers to module 0.
         let graph = Lists(vec![vec![3], vec![2], vec![0], vec![]]);
-        let tree = dominators(&graph, &[0, 1], &[(3, 7)]).nodes;
+        let tree = dominators(&graph, &[0, 1], &[(3, 7)], &[]).nodes;
         assert_eq!(
             tree.iter()
                 .map(|entry| (entry.node, entry.parent, entry.bytes))
@@ -402,7 +392,7 @@ mod tests {
     fn holders_are_the_references_from_outside() {
         // 0 → 1 twice; 1 → 2; 2 → 1; 0 → 3, 4; 3 → 5; 4 → 5.
         let graph = Lists(vec![vec![1, 1, 3, 4], vec![2], vec![1], vec![5], vec![5], vec![]]);
-        let tree = dominators(&graph, &[0], &[(2, 1), (5, 1)]);
+        let tree = dominators(&graph, &[0], &[(2, 1), (5, 1)], &[]);
         let place = |node: u32| {
             tree.nodes
                 .iter()
@@ -459,7 +449,7 @@ mod tests {
             let entries: Vec<u32> = (0..1 + random(3)).map(|_| random(nodes) as u32).collect();
             let weights: Vec<(u32, u64)> = (0..random(6)).map(|bit| (random(nodes) as u32, 1 << bit)).collect();
             let all = naive(&graph, &entries, &weights, None);
-            let tree = dominators(&graph, &entries, &weights).nodes;
+            let tree = dominators(&graph, &entries, &weights, &[]).nodes;
             for entry in &tree {
                 // An entry that other nodes refer to stays an entry: its removal is the removal of the node as well.
                 let lost = all - naive(&graph, &entries, &weights, Some(entry.node));
@@ -490,7 +480,7 @@ mod tests {
                 .map(|node| vec![node.saturating_sub(1), (node + 1).min(count - 1)])
                 .collect(),
         );
-        let tree = dominators(&graph, &[0], &[(count - 1, 5)]).nodes;
+        let tree = dominators(&graph, &[0], &[(count - 1, 5)], &[]).nodes;
         assert_eq!(tree.len(), count as usize);
         assert!(tree.iter().all(|entry| entry.bytes == 5));
     }

@@ -9,13 +9,11 @@
 //! part:                └──── variable `cache` ───────┘     a root whose word 0 is word 20
 //! ```
 
-use std::collections::{HashMap, HashSet};
 use std::ops::Range;
-
-use foldhash::fast::FixedState;
 
 use super::{Edge, EdgeKind, Graph, NodeId, Root};
 use crate::native::NativeRoot;
+use crate::{Map, Set};
 
 /// Words of a native root that have become a root.
 #[derive(Debug, Clone)]
@@ -68,18 +66,17 @@ impl Graph {
 
     /// Gives each part its targets; the rest stays with the root.
     fn share_targets(&mut self, root: NodeId, parts: &[Part], words: &[(u64, NodeId)]) {
-        let all = self.targets(root).to_vec();
-        let targets: HashSet<NodeId, FixedState> = all.iter().copied().collect();
-        let mut lists: HashMap<NodeId, Vec<NodeId>, FixedState> = HashMap::default();
-        let mut late: HashMap<NodeId, NodeId, FixedState> = HashMap::default();
+        let of_root = self.late.iter().filter(|(from, _)| *from == root);
+        let late = of_root.map(|(_, target)| target);
+        let children: Vec<NodeId> = self.targets(root).iter().chain(late).copied().collect();
+        let mut lists: Map<NodeId, Vec<NodeId>> = Map::default();
         for &(word, target) in words {
             let of = part(parts, word).map_or(root, |part| part.root);
-            if targets.contains(&target) {
-                lists.entry(of).or_default().push(target);
-            } else if of != root {
-                late.entry(target).or_insert(of);
-            }
+            lists.entry(of).or_default().push(target);
         }
+        let found: Set<NodeId> = words.iter().map(|(_, target)| *target).collect();
+        self.late
+            .retain(|(from, target)| *from != root || !found.contains(target));
         for of in parts.iter().map(|part| part.root).chain([root]) {
             let list = lists.remove(&of).unwrap_or_default();
             if self.targets.len() + list.len() >= u32::MAX as usize {
@@ -90,22 +87,15 @@ impl Graph {
             self.targets.extend(list);
         }
         self.share_doubts(root, parts);
-        for target in all {
-            self.move_child(root, parts, target);
-        }
-        for place in 0..self.late.len() {
-            let (from, target) = self.late[place];
-            if from == root {
-                self.late[place].0 = late.get(&target).copied().unwrap_or(root);
-                self.move_child(root, parts, target);
-            }
+        for child in children {
+            self.move_child(root, parts, child);
         }
     }
 
     /// A part's references that may be stale are those of the root to the same objects.
     fn share_doubts(&mut self, root: NodeId, parts: &[Part]) {
         let of_root = self.doubtful.iter().filter(|(from, _)| *from == root);
-        let doubtful: HashSet<NodeId, FixedState> = of_root.map(|(_, target)| *target).collect();
+        let doubtful: Set<NodeId> = of_root.map(|(_, target)| *target).collect();
         if doubtful.is_empty() {
             return;
         }
@@ -148,7 +138,7 @@ impl Graph {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{BlockEdge, Phase, Placement};
+    use super::super::{BlockEdge, Phase, State};
     use super::*;
     use crate::native::RootSort;
 
@@ -175,17 +165,11 @@ mod tests {
         for (word, target) in [(1, a), (4, b), (5, c)] {
             let edge = Edge::word(word);
             graph.add_target(root, target);
-            graph.place(
-                target,
-                Placement {
-                    parent: root,
-                    edge,
-                    phase: Phase::Globals,
-                    weak: false,
-                    cost: 0,
-                    unnamed: 0,
-                },
-            );
+            let state = State {
+                phase: Phase::Globals,
+                ..State::default()
+            };
+            graph.place(target, root, edge, state);
         }
         graph.end_scan(root);
         graph.add_target(root, d);
@@ -203,14 +187,14 @@ mod tests {
         let range = 0x1020..0x1038;
         graph.split(root, vec![globals(range)], &[(1, a), (4, b), (5, c), (6, d)]);
         graph.finish_split();
-        let (variable, _) = *graph.roots().last().expect("a root");
+        let (variable, _) = *graph.roots.last().expect("a root");
         assert!(graph.is_variable(variable) && !graph.is_variable(root));
         assert_eq!(graph.targets(root), [a]);
-        assert_eq!(graph.targets(variable), [b, c]);
-        assert_eq!(graph.late_targets(), [(variable, d)]);
+        assert_eq!(graph.targets(variable), [b, c, d]);
+        assert_eq!(graph.late, []);
         assert_eq!(graph.parent(a), Some((root, Edge::word(1))));
         assert_eq!(graph.parent(c), Some((variable, Edge::word(1))));
-        let places: Vec<(NodeId, u64)> = (graph.block_edges().iter())
+        let places: Vec<(NodeId, u64)> = (graph.block_edges.iter())
             .map(|edge| (edge.node, edge.edge.index()))
             .collect();
         assert_eq!(places, [(variable, 2), (root, 9)]);

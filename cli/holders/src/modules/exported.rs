@@ -8,8 +8,8 @@ const SYMBOL: u64 = 24;
 /// The most entries of one chain, and of the dynamic section.
 const LONGEST: u64 = 1 << 16;
 
-/// The address of a symbol, without the bias. `read` takes addresses without the bias. `bias`: in memory, the loader may
-/// have added it to the addresses in the dynamic section; 0 in a file.
+/// The address of a symbol, without the bias. `read` takes addresses without the bias. `bias`: the loader may have added it to the
+/// addresses in the dynamic section.
 pub fn address(headers: &Headers, read: Read, bias: u64, name: &str) -> Option<u64> {
     let tables = Tables::find(headers, read, bias)?;
     let index = match tables.gnu_hash {

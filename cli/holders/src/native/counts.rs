@@ -61,10 +61,8 @@ fn shared(copy: &Image, chunk: u64, counts: u64) -> Option<Count> {
 
 /// Whether these are the counts of the shared pointers to the object that begins this chunk, or follows them in it.
 pub fn is_of(copy: &Image, counts: u64, chunk: u64) -> bool {
-    counts == chunk
-        || POINTERS
-            .iter()
-            .any(|offset| copy.word(counts.wrapping_add(*offset)) == chunk)
+    let leads_there = |offset: &u64| copy.word(counts.wrapping_add(*offset)) == chunk;
+    counts == chunk || POINTERS.iter().any(leads_there)
 }
 
 /// Whether a Python object belongs to this object: its first field is a pointer to it, which may follow a flag.

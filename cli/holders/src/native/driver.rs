@@ -17,23 +17,22 @@
 //! What can be reached from the driver's static memory is no criterion: its larger tables contain what was in the memory
 //! before, so they lead to most of the program's objects.
 
-use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use foldhash::fast::FixedState;
 use object::read::elf::ElfFile64;
 use object::{Object, ObjectSymbol, ReadCache};
 
-use crate::copy::{Image, PAGE, pieces};
+use crate::copy::{Image, PAGE, SEARCHED, pieces};
 use crate::modules::{Module, Modules};
 use crate::parallel;
+use crate::source::Region;
 
-use super::pages::Kind;
 use super::{Chunk, Heap, Native, WINDOW};
 use crate::bits::Bits;
+use crate::{Map, Set, starts_with_one};
 
-mod records;
+pub mod records;
 
 /// What a loaded file is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,9 +62,7 @@ impl Role {
         if DRIVER.into_iter().any(is) || name.starts_with("libnvidia-") || name.starts_with("libculeak") {
             Role::Driver
         } else if SYSTEM.split(' ').any(is)
-            || ["libc10_cuda.", "xla_cuda"]
-                .iter()
-                .any(|library| name.starts_with(library))
+            || starts_with_one(name, &["libc10_cuda.", "xla_cuda"])
             || path.starts_with("[v")
         {
             Role::System
@@ -115,18 +112,14 @@ impl Driver {
             return Driver::default();
         };
         let mut program = OfProgram::default();
-        for chunk in native.chunks_where(copy, &[Kind::Glibc], |chunk| is_marked(copy, &files, *chunk)) {
+        for chunk in native.chunks_where(copy, &[Heap::Glibc], |chunk| is_marked(copy, &files, *chunk)) {
             if !program.has(copy, native, chunk.start) {
                 set(copy, native, &mut driver.marked, chunk);
             }
         }
         let is_driver = |module: &&Module| Role::of(&module.path) == Role::Driver;
-        let statics = modules
-            .all()
-            .iter()
-            .filter(is_driver)
-            .flat_map(|module| &module.globals);
-        driver.statics = statics.cloned().collect();
+        let own = modules.all().iter().filter(is_driver);
+        driver.statics = own.flat_map(|module| &module.globals).cloned().collect();
         driver
     }
 
@@ -134,18 +127,13 @@ impl Driver {
         set(copy, native, &mut self.records, chunk);
     }
 
-    fn has(&self, copy: &Image, chunk: &Chunk) -> bool {
+    pub fn has(&self, copy: &Image, chunk: &Chunk) -> bool {
         copy.granule(chunk.start).is_some_and(|granule| self.owns(granule))
     }
 
     fn has_record(&self, copy: &Image, chunk: &Chunk) -> bool {
         copy.granule(chunk.start)
             .is_some_and(|granule| self.records.get(granule))
-    }
-
-    /// Finds the records of blocks, given their addresses.
-    pub fn find_records(&mut self, copy: &Image, native: &Native, blocks: &[u64]) {
-        records::find(self, copy, native, blocks);
     }
 }
 
@@ -161,51 +149,38 @@ struct Files {
 
 impl Files {
     fn find(copy: &Image, modules: &Modules) -> Option<Files> {
-        let mut files = Files {
-            span: Range {
-                start: u64::MAX,
-                end: 0,
-            },
-            data: Vec::new(),
-            code: Vec::new(),
-            exported: Vec::new(),
-        };
-        for module in modules
-            .all()
-            .iter()
-            .filter(|module| Role::of(&module.path) == Role::Driver)
-        {
-            files.data.extend(module.globals.iter().cloned());
+        let (mut data, mut code, mut addresses) = (Vec::new(), Vec::new(), Vec::new());
+        let is_driver = |module: &&Module| Role::of(&module.path) == Role::Driver;
+        for module in modules.all().iter().filter(is_driver) {
+            data.extend(module.globals.iter().cloned());
             let regions = copy.regions();
-            for (place, region) in regions
-                .iter()
-                .enumerate()
-                .filter(|(_, region)| region.name == module.path)
-            {
-                let next = regions
-                    .get(place + 1)
-                    .filter(|next| next.range.start == region.range.end);
+            let of_module = |(_, region): &(usize, &Region)| region.name == module.path;
+            for (place, region) in regions.iter().enumerate().filter(of_module) {
                 // Tables of functions become read-only once the loader has written them.
-                let was_written = next.is_some_and(|next| next.writable && next.name == region.name);
+                let was_written = regions.get(place + 1).is_some_and(|next| {
+                    next.range.start == region.range.end && next.writable && next.name == region.name
+                });
                 if region.executable {
-                    files.code.push(region.range.clone());
+                    code.push(region.range.clone());
                 } else if region.writable || was_written {
-                    files.data.push(region.range.clone());
+                    data.push(region.range.clone());
                 }
             }
             match exported(copy, &module.path) {
-                Some(addresses) => files
-                    .exported
-                    .extend(addresses.iter().map(|at| at.wrapping_add(module.bias))),
-                None => files.code.clear(),
+                Some(exported) => addresses.extend(exported.iter().map(|at| at.wrapping_add(module.bias))),
+                None => code.clear(),
             }
         }
-        for range in files.data.iter().chain(&files.code) {
-            files.span.start = files.span.start.min(range.start);
-            files.span.end = files.span.end.max(range.end);
-        }
-        files.exported.sort_unstable();
-        (files.span.start < files.span.end).then_some(files)
+        addresses.sort_unstable();
+        let all = || data.iter().chain(&code);
+        let start = all().map(|range| range.start).min()?;
+        let end = all().map(|range| range.end).max()?;
+        Some(Files {
+            span: start..end,
+            data,
+            code,
+            exported: addresses,
+        })
     }
 
     #[inline]
@@ -262,7 +237,7 @@ fn reached(copy: &Image, statics: &[Range<u64>], native: &Native, window: u64) -
             let parts = native.pages.present(range.clone());
             parts.map(|part| part.start.max(range.start)..part.end)
         });
-        let targets = parallel::flat_map(&pieces(present), |piece| {
+        let targets = parallel::flat_map(&pieces(present, SEARCHED), |piece| {
             new_targets(copy, native, &found, piece, window)
         });
         open.clear();
@@ -282,7 +257,7 @@ fn reached(copy: &Image, statics: &[Range<u64>], native: &Native, window: u64) -
 /// The chunks that these words lead to and that are not known, without objects of Python and of the program's classes.
 fn new_targets(copy: &Image, native: &Native, known: &Bits, ranges: &[Range<u64>], window: u64) -> Vec<Chunk> {
     let mut program = OfProgram::default();
-    let mut seen: HashSet<u64, FixedState> = HashSet::default();
+    let mut seen: Set<u64> = Set::default();
     let mut found = Vec::new();
     for place in ranges.iter().flat_map(|range| range.clone().step_by(8)) {
         let word = copy.word(place);
@@ -292,11 +267,11 @@ fn new_targets(copy: &Image, native: &Native, known: &Bits, ranges: &[Range<u64>
         let Some(mut chunk) = native.chunk_of_any(copy, word) else {
             continue;
         };
-        if chunk.heap == Heap::Window {
+        if chunk.heap == Heap::Unknown {
             chunk.bytes = chunk.bytes.min(window);
         }
         let is_known = copy.granule(chunk.start).is_some_and(|granule| known.get(granule));
-        if is_known && chunk.heap != Heap::Window
+        if is_known && chunk.heap != Heap::Unknown
             || chunk.heap == Heap::Python
             || !seen.insert(chunk.start)
             || is_python_object(copy, chunk.start)
@@ -312,7 +287,7 @@ fn new_targets(copy: &Image, native: &Native, known: &Bits, ranges: &[Range<u64>
 /// Objects of a class that a file other than the driver's defines, by their virtual tables.
 #[derive(Default)]
 struct OfProgram {
-    known: HashMap<u64, bool, FixedState>,
+    known: Map<u64, bool>,
 }
 
 impl OfProgram {

@@ -15,7 +15,7 @@
 
 use std::ops::Range;
 
-use super::pages::{Kind, Pages};
+use super::pages::{Heap, Pages};
 use crate::copy::selection::containing;
 use crate::copy::{Image, PAGE};
 use crate::modules::Modules;
@@ -66,13 +66,13 @@ pub fn find(copy: &Image, modules: &Modules, pages: &mut Pages, memory: &[Range<
         // Several heaps may lie side by side.
         while at < range.end {
             if at.is_multiple_of(HEAP)
-                && let Some(heap) = heap_info(copy, at)
+                && let Some((arena, size)) = heap_info(copy, at)
             {
-                let end = at.saturating_add(heap.size).min(range.end);
+                let end = at.saturating_add(size).min(range.end);
                 heaps.walk(copy, pages, at + 32..end);
-                heaps.ranges.push((at..end, heap.arena));
-                if heap.arena & !(HEAP - 1) == at {
-                    heaps.arenas.push(heap.arena);
+                heaps.ranges.push((at..end, arena));
+                if arena & !(HEAP - 1) == at {
+                    heaps.arenas.push(arena);
                 }
                 at = end;
             } else {
@@ -84,9 +84,8 @@ pub fn find(copy: &Image, modules: &Modules, pages: &mut Pages, memory: &[Range<
                 }
                 // Programs reserve terabytes, and core files may claim any size: a heap begins in memory that exists.
                 let next = copy.next_copied(at + 1);
-                at = next
-                    .and_then(|next| next.checked_next_multiple_of(HEAP))
-                    .unwrap_or(range.end);
+                let heap = next.and_then(|next| next.checked_next_multiple_of(HEAP));
+                at = heap.unwrap_or(range.end);
             }
         }
     }
@@ -96,12 +95,8 @@ pub fn find(copy: &Image, modules: &Modules, pages: &mut Pages, memory: &[Range<
     heaps
 }
 
-struct HeapInfo {
-    arena: u64,
-    size: u64,
-}
-
-fn heap_info(copy: &Image, base: u64) -> Option<HeapInfo> {
+/// The address of the arena's state and the size of the heap that begins here.
+fn heap_info(copy: &Image, base: u64) -> Option<(u64, u64)> {
     let (arena, previous) = (copy.word(base), copy.word(base + 8));
     let (size, writable) = (copy.word(base + 16), copy.word(base + 24));
     let is_heap = arena & (HEAP - 1) < PAGE
@@ -110,7 +105,7 @@ fn heap_info(copy: &Image, base: u64) -> Option<HeapInfo> {
         && previous.is_multiple_of(HEAP)
         && (size.is_multiple_of(PAGE) && size > 0 && size <= writable)
         && (writable.is_multiple_of(PAGE) && writable <= HEAP);
-    is_heap.then_some(HeapInfo { arena, size })
+    is_heap.then_some((arena, size))
 }
 
 enum Header {
@@ -183,7 +178,7 @@ impl Heaps {
         let Some(mut at) = places.find(|at| has_chain(copy, *at, heap.end)) else {
             return;
         };
-        pages.set_kind(copy, heap.clone(), Kind::Glibc);
+        pages.set_kind(copy, heap.clone(), Heap::Glibc);
         loop {
             let size = match header(copy, at, heap.end) {
                 Header::Chunk(size, _) => size,
@@ -231,7 +226,7 @@ pub fn find_mapped(copy: &Image, pages: &mut Pages, memory: &[Range<u64>]) {
     for range in memory {
         let mut end = 0;
         for page in pages.addresses(range.clone()) {
-            if page < end || pages.kind_at(copy, page) != Kind::Unknown {
+            if page < end || pages.kind_at(copy, page) != Heap::Unknown {
                 continue;
             }
             // Of aligned memory, the chunk starts 16 bytes before the first aligned address, and an older header remains at
@@ -248,7 +243,7 @@ pub fn find_mapped(copy: &Image, pages: &mut Pages, memory: &[Range<u64>]) {
                 let is_chunk = before & !1 == offset && word & 7 == 2 && size > 0;
                 if let Some(all) = whole(0).or_else(|| whole(BEHIND)).filter(|_| is_chunk) {
                     end = page + all;
-                    pages.set_kind(copy, page..end, Kind::Glibc);
+                    pages.set_kind(copy, page..end, Heap::Glibc);
                     pages.add_mapped(copy, page + offset + 16..end);
                     break;
                 }

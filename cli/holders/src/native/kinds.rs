@@ -96,12 +96,8 @@ fn kind_of(class: &str) -> Kind {
 /// refer to buffers by other objects.
 fn is_of_runtime(class: &str) -> bool {
     let is_allocator = || class.starts_with("tsl::") && class.contains("Allocator");
-    let is_shared = || {
-        class.starts_with("xla::")
-            && ["Client", "Device", "MemorySpace", "Shape"]
-                .iter()
-                .any(|end| class.ends_with(end))
-    };
+    const SHARED: [&str; 4] = ["Client", "Device", "MemorySpace", "Shape"];
+    let is_shared = || class.starts_with("xla::") && SHARED.iter().any(|end| class.ends_with(end));
     class.starts_with("stream_executor::") || is_allocator() || is_shared()
 }
 

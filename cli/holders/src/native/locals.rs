@@ -15,6 +15,7 @@ use std::ops::Range;
 
 use crate::copy::Image;
 use crate::modules::{Module, Modules};
+use crate::starts_with_one;
 
 /// No list of files is longer.
 const MOST_FILES: usize = 1 << 16;
@@ -44,7 +45,7 @@ impl Blocks {
         };
         let of_loader = |module: &&Module| module.file_name().starts_with("ld-linux");
         let mut loaders = modules.all().iter().filter(of_loader);
-        let list = loaders.find_map(|loader| modules.address_of(loader, "_r_debug"));
+        let list = loaders.find_map(|loader| loader.address_of(copy, "_r_debug"));
         let mut file = list.map_or(0, |list| copy.word(list + 8));
         for _ in 0..MOST_FILES {
             if file == 0 || !copy.has(file) {
@@ -71,9 +72,8 @@ impl Blocks {
     /// The index of the module whose block contains this address, and where the block begins. `base`: the thread pointer.
     pub fn find(&self, base: u64, address: u64) -> Option<(usize, u64)> {
         self.0.iter().find_map(|block| {
-            let start = base.checked_sub(block.distance)?;
-            let inside = address.checked_sub(start)?;
-            (inside < block.bytes).then_some((block.module, start))
+            let range = self.of_module(base, block.module)?;
+            range.contains(&address).then_some((block.module, range.start))
         })
     }
 
@@ -88,13 +88,9 @@ impl Blocks {
 /// Where the distance is in an entry of the loader's list.
 fn distance_offset(copy: &Image, modules: &Modules) -> Option<u64> {
     const NAME: &str = "_thread_db_link_map_l_tls_offset";
-    let is_library = |module: &&Module| {
-        ["libc.so", "libc-", "libpthread"]
-            .iter()
-            .any(|name| module.file_name().starts_with(name))
-    };
+    let is_library = |module: &&Module| starts_with_one(module.file_name(), &["libc.so", "libc-", "libpthread"]);
     let mut libraries = modules.all().iter().filter(is_library);
-    let at = libraries.find_map(|library| modules.address_of(library, NAME))?;
+    let at = libraries.find_map(|library| library.address_of(copy, NAME))?;
     // Bits of the field, number of elements, offset in bytes.
     let [bits, count, offset] = [0, 4, 8].map(|part| copy.half(at + part));
     (bits == 64 && count == 1 && offset.is_multiple_of(8) && offset < 1 << 16).then(|| u64::from(offset))

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::pages::Kind;
 use super::{Chunk, Heap, Native};
 use crate::copy::{Image, PAGE};
 
@@ -32,10 +31,10 @@ impl Native {
         }
     }
 
-    /// The chunks in use that begin in pages of this kind in these ranges, the CUDA driver's included.
-    pub fn chunks_in(&self, copy: &Image, ranges: &[Range<u64>], of: Kind) -> Vec<Chunk> {
+    /// The chunks in use that begin in pages of this kind in these ranges, whole pages; the CUDA driver's included.
+    pub fn chunks_in(&self, copy: &Image, ranges: &[Range<u64>], of: Heap) -> Vec<Chunk> {
         let mut found = Vec::new();
-        self.pages.each_start_in(copy, ranges, of, &mut |start, _| {
+        self.pages.each_start_in(copy, ranges, of, &mut |start| {
             found.push(self.starting(copy, start, of))
         });
         found
@@ -44,29 +43,24 @@ impl Native {
     /// Whose memory the page with this address is, if it is Python's or malloc's.
     pub fn owner(&self, copy: &Image, address: u64) -> Option<Owner> {
         match self.pages.kind_at(copy, address) {
-            Kind::Pool => Some(Owner::Python),
-            Kind::Glibc => Some(self.heaps.arena(address).map_or(Owner::Mapped, Owner::Arena)),
-            Kind::None | Kind::Unknown => None,
+            Heap::Python => Some(Owner::Python),
+            Heap::Glibc => Some(self.heaps.arena(address).map_or(Owner::Mapped, Owner::Arena)),
+            Heap::None | Heap::Unknown => None,
         }
     }
 
     /// The bytes of the copied pages of a range by owner. Stacks contain the thread-local memory of their threads.
     pub fn owners(&self, copy: &Image, range: &Range<u64>) -> BTreeMap<Owner, u64> {
         let mut found = BTreeMap::new();
-        for owner in self
-            .pages
-            .addresses(range.clone())
-            .into_iter()
-            .filter_map(|page| self.owner(copy, page))
-        {
-            *found.entry(owner).or_default() += PAGE;
+        for page in self.pages.addresses(range.clone()) {
+            if let Some(owner) = self.owner(copy, page) {
+                *found.entry(owner).or_default() += PAGE;
+            }
         }
         let stacks = self.stacks.iter().filter_map(|stack| stack.whole.clone());
         let common = stacks.map(|stack| stack.start.max(range.start)..stack.end.min(range.end));
-        let bytes: u64 = common
-            .filter(|part| !part.is_empty())
-            .map(|part| self.pages.bytes(part))
-            .sum();
+        let parts = common.filter(|part| !part.is_empty());
+        let bytes: u64 = parts.map(|part| self.pages.bytes(part)).sum();
         if bytes > 0 {
             found.insert(Owner::Stack, bytes);
         }

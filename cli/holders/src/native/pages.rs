@@ -19,18 +19,18 @@ use crate::copy::{Image, PAGE};
 
 const GRANULES: usize = 256;
 
-/// Who owns a page.
+/// Whose memory a page or a chunk is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
-pub enum Kind {
+pub enum Heap {
     /// Static memory, stacks and files: no chunks.
     #[default]
     None,
     /// A heap of glibc's malloc.
     Glibc,
-    /// A pool of CPython's allocator.
-    Pool,
-    /// Anonymous memory whose owner is not known.
+    /// CPython's allocator of small objects.
+    Python,
+    /// Anonymous memory of an allocator whose chunks are not known: a chunk of it begins at exactly the address that was asked for.
     Unknown,
 }
 
@@ -39,13 +39,11 @@ pub enum Kind {
 pub struct Pages {
     /// Present memory, whole pages by address.
     runs: Vec<Range<u64>>,
-    kinds: Vec<Kind>,
+    kinds: Vec<Heap>,
     starts: Bits,
     back: Vec<u32>,
     /// Chunks with pages that do not exist, by address.
     sparse: Vec<Range<u64>>,
-    /// Around all of these.
-    sparse_span: Range<u64>,
 }
 
 impl Pages {
@@ -53,11 +51,10 @@ impl Pages {
         let pages = copy.granules() / GRANULES;
         Pages {
             runs: copy.runs(),
-            kinds: vec![Kind::None; pages],
+            kinds: vec![Heap::None; pages],
             starts: Bits::new(copy.granules()),
             back: vec![0; pages],
             sparse: Vec::new(),
-            sparse_span: 0..0,
         }
     }
 
@@ -65,10 +62,8 @@ impl Pages {
     pub fn present(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> + use<'_> {
         let first = self.runs.partition_point(|run| run.end <= range.start);
         let clipped = move |run: &Range<u64>| run.start.max(range.start & !(PAGE - 1))..run.end.min(range.end);
-        self.runs[first..]
-            .iter()
-            .map(clipped)
-            .take_while(|run| run.start < run.end)
+        let runs = self.runs[first..].iter().map(clipped);
+        runs.take_while(|run| run.start < run.end)
     }
 
     /// The addresses of the present pages of a range.
@@ -81,15 +76,15 @@ impl Pages {
     }
 
     #[inline]
-    pub fn kind(&self, granule: usize) -> Kind {
+    pub fn kind(&self, granule: usize) -> Heap {
         self.kinds.get(granule / GRANULES).copied().unwrap_or_default()
     }
 
-    pub fn kind_at(&self, copy: &Image, address: u64) -> Kind {
-        copy.granule(address).map_or(Kind::None, |granule| self.kind(granule))
+    pub fn kind_at(&self, copy: &Image, address: u64) -> Heap {
+        copy.granule(address).map_or(Heap::None, |granule| self.kind(granule))
     }
 
-    pub fn set_kind(&mut self, copy: &Image, range: Range<u64>, kind: Kind) {
+    pub fn set_kind(&mut self, copy: &Image, range: Range<u64>, kind: Heap) {
         for page in self.addresses(range) {
             if let Some(granule) = copy.granule(page) {
                 self.kinds[granule / GRANULES] = kind;
@@ -98,7 +93,7 @@ impl Pages {
     }
 
     /// Bytes of all pages of a kind.
-    pub fn bytes_of(&self, kind: Kind) -> u64 {
+    pub fn bytes_of(&self, kind: Heap) -> u64 {
         self.kinds.iter().filter(|of| **of == kind).count() as u64 * PAGE
     }
 
@@ -156,7 +151,7 @@ impl Pages {
             }
             next = page + PAGE;
             let Some(granule) = copy.granule(page) else { continue };
-            if self.kind(granule) != Kind::Glibc {
+            if self.kind(granule) != Heap::Glibc {
                 continue;
             }
             if page < end {
@@ -172,8 +167,6 @@ impl Pages {
             self.sparse.push(start..end);
         }
         self.sparse.sort_unstable_by_key(|chunk| chunk.start);
-        let start = self.sparse.first().map_or(0, |chunk| chunk.start);
-        self.sparse_span = start..self.sparse.iter().map(|chunk| chunk.end).max().unwrap_or(0);
     }
 
     /// Starts that are in pages that do not exist.
@@ -184,14 +177,11 @@ impl Pages {
 
     /// The start of the chunk with this address, whose page does not exist.
     pub fn start_of_absent(&self, address: u64) -> Option<u64> {
-        if !self.sparse_span.contains(&address) {
-            return None;
-        }
         containing(&self.sparse, address, Range::clone).map(|chunk| chunk.start)
     }
 
     /// All starts in pages of this kind in these present ranges, whole pages; by address.
-    pub fn each_start_in(&self, copy: &Image, ranges: &[Range<u64>], of: Kind, see: &mut dyn FnMut(u64, usize)) {
+    pub fn each_start_in(&self, copy: &Image, ranges: &[Range<u64>], of: Heap, see: &mut dyn FnMut(u64)) {
         for page in ranges.iter().flat_map(|range| range.clone().step_by(PAGE as usize)) {
             let Some(first) = copy.granule(page) else { continue };
             if self.kind(first) != of {
@@ -202,7 +192,7 @@ impl Pages {
                 while word != 0 {
                     let granule = part * 64 + word.trailing_zeros() as usize;
                     word &= word - 1;
-                    see(page + granule as u64 * 16, first + granule);
+                    see(page + granule as u64 * 16);
                 }
             }
         }

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::pages::{Kind, Pages};
+use super::pages::{Heap, Pages};
 use crate::copy::{Image, PAGE};
 
 const HEADER: u64 = 48;
@@ -80,11 +80,11 @@ pub fn find(copy: &Image, pages: &mut Pages, memory: &[Range<u64>], pool_bytes: 
     }
     for range in memory {
         for base in pages.addresses(range.clone()) {
-            if !base.is_multiple_of(pool_bytes) || pages.kind_at(copy, base) != Kind::Unknown {
+            if !base.is_multiple_of(pool_bytes) || pages.kind_at(copy, base) != Heap::Unknown {
                 continue;
             }
             if let Some(pool) = Pool::read(copy, base, pool_bytes) {
-                pages.set_kind(copy, base..base + pool_bytes, Kind::Pool);
+                pages.set_kind(copy, base..base + pool_bytes, Heap::Python);
                 pool.each_block(copy, |block| pages.add(copy, block));
             }
         }

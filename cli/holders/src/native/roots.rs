@@ -12,14 +12,14 @@
 
 use std::ops::Range;
 
-use crate::copy::{Image, PAGE, pieces};
+use crate::copy::{Image, PAGE, SEARCHED, pieces};
 use crate::modules::Modules;
 use crate::parallel;
 use crate::source::Thread;
 
 use super::driver::Role;
 use super::pages::Pages;
-use super::{Kind, NativeRoot, RootSort};
+use super::{Heap, NativeRoot, RootSort};
 
 /// Where a thread keeps its data.
 #[derive(Debug, Clone, Default)]
@@ -71,25 +71,18 @@ fn noted(word: impl Fn(u64) -> u64, descriptor: u64) -> Option<Range<u64>> {
 
 /// The first struct pthread in this range, of this thread if the number can be compared.
 fn descriptor(copy: &Image, pages: &Pages, range: Range<u64>, thread: u32) -> Option<u64> {
-    let mut other = None;
-    for page in pages.addresses(range.clone()) {
-        for at in (page..page + PAGE).step_by(64).filter(|at| range.contains(at)) {
-            if is_descriptor(copy, at) {
-                if copy.half(at + THREAD_ID) == thread {
-                    return Some(at);
-                }
-                // Numbers differ between namespaces.
-                other.get_or_insert(at);
-            }
-        }
-    }
-    other
+    let all = all_descriptors(copy, pages, std::slice::from_ref(&range));
+    let mut inside = all.into_iter().filter(|at| range.contains(at));
+    // Numbers differ between namespaces.
+    let first = inside.next()?;
+    let is_own = |at: &u64| copy.half(at + THREAD_ID) == thread;
+    [first].into_iter().chain(inside).find(is_own).or(Some(first))
 }
 
-/// All struct pthreads in anonymous memory whose owner is not known.
+/// All struct pthreads in this memory.
 fn all_descriptors(copy: &Image, pages: &Pages, memory: &[Range<u64>]) -> Vec<u64> {
     let present = memory.iter().flat_map(|range| pages.present(range.clone()));
-    parallel::flat_map(&pieces(present), |piece| {
+    parallel::flat_map(&pieces(present, SEARCHED), |piece| {
         let mut found = Vec::new();
         for page in piece.iter().flat_map(|run| run.clone().step_by(PAGE as usize)) {
             let words = copy.page(page);
@@ -165,14 +158,9 @@ pub fn stacks(copy: &Image, pages: &Pages, memory: &[Range<u64>]) -> Vec<Stack> 
         stack.thread = thread;
         stacks.push(stack);
     }
-    let is_known = |at: u64| {
-        stacks
-            .iter()
-            .flat_map(|stack| &stack.locals)
-            .any(|range| range.contains(&at))
-    };
+    let locals: Vec<&Range<u64>> = stacks.iter().flat_map(|stack| &stack.locals).collect();
     let mut others = all_descriptors(copy, pages, memory);
-    others.retain(|at| !is_known(*at));
+    others.retain(|at| !locals.iter().any(|range| range.contains(at)));
     for stack in stacks.iter_mut().filter(|stack| stack.locals.is_none()) {
         let own = |at: &u64| stack.thread.thread_pointer == Some(*at) || copy.half(at + THREAD_ID) == stack.thread.id;
         let only = || (others.len() == 1).then_some(0);
@@ -280,7 +268,7 @@ pub fn all(modules: &Modules, stacks: &[Stack]) -> Vec<NativeRoot> {
 pub fn exclude(copy: &Image, modules: &Modules, stacks: &[Stack], pages: &mut Pages) {
     for module in modules.all() {
         for range in &module.globals {
-            pages.set_kind(copy, range.clone(), Kind::None);
+            pages.set_kind(copy, range.clone(), Heap::None);
         }
     }
     for stack in stacks {
@@ -288,9 +276,9 @@ pub fn exclude(copy: &Image, modules: &Modules, stacks: &[Stack], pages: &mut Pa
         let locals = stack.locals.clone().unwrap_or_default();
         // The first and the last page of a stack may have other memory, too.
         let pages_of_stack = whole.start.next_multiple_of(PAGE)..whole.end & !(PAGE - 1);
-        pages.set_kind(copy, pages_of_stack, Kind::None);
+        pages.set_kind(copy, pages_of_stack, Heap::None);
         if !whole.contains(&locals.start) {
-            pages.set_kind(copy, locals, Kind::None);
+            pages.set_kind(copy, locals, Heap::None);
         }
     }
 }

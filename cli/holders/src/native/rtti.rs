@@ -9,13 +9,11 @@
 //! It needs no symbols, so it works for stripped libraries. All of it lies in mapped files, and the type of the type_info
 //! itself is checked, so no other memory looks like it.
 
-use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use foldhash::fast::FixedState;
-
 use super::kinds::{Kind, kind_of_class};
+use crate::Map;
 use crate::copy::Image;
 use crate::copy::selection::{append, containing};
 use crate::demangle::written;
@@ -38,9 +36,9 @@ pub struct Classes {
     files: Vec<Range<u64>>,
     /// The part of it where virtual tables may be.
     tables: Vec<Range<u64>>,
-    by_table: HashMap<u64, Option<ClassId>, FixedState>,
+    by_table: Map<u64, Option<ClassId>>,
     /// By the mangled name, or the name of a class that only the name of another one mentions.
-    by_name: HashMap<String, ClassId, FixedState>,
+    by_name: Map<String, ClassId>,
     names: Vec<Name>,
     /// By class: that of a control block of a shared pointer, with the object's offset in it.
     shared: Vec<Option<(u64, ClassId)>>,
@@ -93,13 +91,10 @@ impl Classes {
     /// The class of the object that starts here.
     #[inline]
     pub fn object(&mut self, copy: &Image, address: u64) -> Option<ClassId> {
+        if let Some(known) = self.known_object(copy, address) {
+            return known;
+        }
         let table = copy.word(address);
-        if !self.may_be_table(table) {
-            return None;
-        }
-        if let Some(known) = self.by_table.get(&table) {
-            return *known;
-        }
         let found = self.read(copy, table).map(|name| self.intern(name));
         self.by_table.insert(table, found);
         found
@@ -110,7 +105,7 @@ impl Classes {
         &self,
         copy: &Image,
         address: u64,
-        known: &mut HashMap<u64, bool, FixedState>,
+        known: &mut Map<u64, bool>,
         is_wanted: impl Fn(&Region) -> bool,
     ) -> bool {
         let table = copy.word(address);
@@ -148,25 +143,23 @@ impl Classes {
 
     /// As [`Classes::chunk`], of what was asked for before; `None` if this was not.
     pub fn known(&self, copy: &Image, start: u64) -> Option<Option<ClassId>> {
-        let object = |address: u64| {
-            let table = copy.word(address);
-            match self.may_be_table(table) {
-                true => self.by_table.get(&table).copied(),
-                false => Some(None),
-            }
-        };
-        let Some(class) = object(start)? else {
+        let Some(class) = self.known_object(copy, start)? else {
             return Some(None);
         };
         match self.shared[class.0 as usize] {
             None => Some(Some(class)),
-            Some((offset, declared)) => Some(Some(object(start + offset)?.unwrap_or(declared))),
+            Some((offset, declared)) => Some(Some(self.known_object(copy, start + offset)?.unwrap_or(declared))),
         }
     }
 
-    /// All classes that were found.
-    pub fn all(&self) -> impl Iterator<Item = ClassId> + use<> {
-        (0..self.names.len() as u32).map(ClassId)
+    /// As [`Classes::object`], of what was asked for before; `None` if this was not.
+    #[inline]
+    fn known_object(&self, copy: &Image, address: u64) -> Option<Option<ClassId>> {
+        let table = copy.word(address);
+        match self.may_be_table(table) {
+            true => self.by_table.get(&table).copied(),
+            false => Some(None),
+        }
     }
 
     fn intern(&mut self, mangled: String) -> ClassId {

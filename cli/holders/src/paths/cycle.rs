@@ -6,18 +6,15 @@
 //! Node ─.o─► Node ─.t─► Tensor ─► block
 //! ```
 
-use std::collections::{HashMap, VecDeque};
-
-use foldhash::fast::FixedState;
-
 use super::names::{Kind, Names};
 use super::text::{self, Style};
+use crate::Map;
 use crate::findings::Ring;
-use crate::garbage::Garbage;
+use crate::garbage::{Garbage, way};
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind};
 
 /// Objects that are looked at for the cycles of one copy. Beyond that, a cycle is described by its number of objects.
-const BUDGET: usize = 20_000_000;
+const BUDGET: u64 = 20_000_000;
 
 /// The longest cycle whose members are named.
 const NAMED: usize = 100_000;
@@ -49,34 +46,31 @@ pub(super) struct Cycles {
     /// By place of a member: the number of its strongly connected component.
     components: Vec<u32>,
     is_cyclic: Vec<bool>,
-    sizes: HashMap<u32, u32, FixedState>,
-    rings: HashMap<u32, Vec<(u32, Edge)>, FixedState>,
-    known: HashMap<u32, Cycle, FixedState>,
-    budget: usize,
+    sizes: Map<u32, u32>,
+    rings: Map<u32, Vec<(u32, Edge)>>,
+    known: Map<u32, Cycle>,
+    budget: u64,
 }
 
 impl Cycles {
     pub fn new(garbage: &Garbage) -> Cycles {
         let components = components(garbage);
-        let mut sizes: HashMap<u32, u32, FixedState> = HashMap::default();
+        let mut sizes: Map<u32, u32> = Map::default();
         for component in &components {
             *sizes.entry(*component).or_default() += 1;
         }
         let refers_to_itself = |place: usize| {
-            garbage
-                .referrers(place)
-                .iter()
-                .any(|(referrer, _)| *referrer as usize == place)
+            let mut referrers = garbage.referrers(place).iter();
+            referrers.any(|(referrer, _)| *referrer as usize == place)
         };
-        let is_cyclic = (0..components.len())
-            .map(|place| sizes[&components[place]] > 1 || refers_to_itself(place))
-            .collect();
+        let is_cyclic = |place: usize| sizes[&components[place]] > 1 || refers_to_itself(place);
+        let is_cyclic = (0..components.len()).map(is_cyclic).collect();
         Cycles {
             components,
             is_cyclic,
             sizes,
-            rings: HashMap::default(),
-            known: HashMap::default(),
+            rings: Map::default(),
+            known: Map::default(),
             budget: BUDGET,
         }
     }
@@ -122,7 +116,11 @@ impl Cycles {
         }
         let text = match ring.is_empty() {
             true => format!("cycle of {} objects", self.sizes[&self.components[start as usize]]),
-            false => text_of(names, &ring),
+            false => {
+                let nodes = |(place, edge): &(u32, Edge)| Some((node(names, *place)?, *edge));
+                let nodes = ring.iter().filter_map(nodes).collect();
+                text_of_nodes(names, nodes)
+            }
         };
         let nodes = |(place, edge): (u32, Edge)| Some((node(names, place)?, edge));
         Cycle {
@@ -140,21 +138,14 @@ impl Cycles {
         }
         let components = &self.components;
         let component = components[start as usize];
-        let direct = garbage
-            .referrers(start as usize)
-            .iter()
-            .find(|(referrer, _)| *referrer == start);
-        let ring = match direct {
-            Some(&(_, edge)) => vec![(start, edge)],
-            None => search(
-                garbage,
-                start,
-                &mut self.budget,
-                |place| components[place as usize] == component,
-                |place| place == start,
-            )
-            .map_or_else(Vec::new, |(_, path)| path),
-        };
+        let ring = search(
+            garbage,
+            start,
+            &mut self.budget,
+            |place| components[place as usize] == component,
+            |place| place == start,
+        )
+        .map_or_else(Vec::new, |(_, path)| path);
         let ring = if ring.len() > NAMED { Vec::new() } else { ring };
         self.rings.insert(start, ring.clone());
         ring
@@ -166,59 +157,27 @@ impl Cycles {
 fn search(
     garbage: &Garbage,
     from: u32,
-    budget: &mut usize,
+    budget: &mut u64,
     enter: impl Fn(u32) -> bool,
     wanted: impl Fn(u32) -> bool,
 ) -> Option<(u32, Vec<(u32, Edge)>)> {
-    let mut next: HashMap<u32, (u32, Edge), FixedState> = HashMap::default();
-    let mut open = VecDeque::from([from]);
-    while let Some(place) = open.pop_front() {
-        for &(referrer, edge) in garbage.referrers(place as usize) {
-            if *budget == 0 {
-                return None;
-            }
-            *budget -= 1;
-            if !enter(referrer) || next.contains_key(&referrer) {
-                continue;
-            }
-            next.insert(referrer, (place, edge));
-            if wanted(referrer) {
-                return Some((referrer, follow(&next, referrer, from)));
-            }
-            open.push_back(referrer);
-        }
-    }
-    None
-}
-
-fn follow(next: &HashMap<u32, (u32, Edge), FixedState>, start: u32, end: u32) -> Vec<(u32, Edge)> {
-    let mut path = Vec::new();
-    let mut at = start;
-    while let Some(&(to, edge)) = next.get(&at) {
-        path.push((at, edge));
-        at = to;
-        if at == end || path.len() > next.len() {
-            break;
-        }
-    }
-    path
+    let referrers = |place: u32| garbage.referrers(place as usize).iter().copied();
+    let sources = |place: u32| referrers(place).map(|(referrer, _)| referrer);
+    let entered = |place: u32| sources(place).filter(|place| enter(*place));
+    let way = way(from, budget, entered, wanted)?;
+    let reference = |pair: &[u32]| referrers(pair[0]).find(|(referrer, _)| *referrer == pair[1]);
+    let path = way.windows(2).rev().filter_map(reference).collect();
+    Some((*way.last()?, path))
 }
 
 fn node(names: &Names, place: u32) -> Option<NodeId> {
-    let address = names.searched.garbage.members()[place as usize];
+    let address = names.searched.garbage.members[place as usize];
     names.searched.graph.find(names.searched.copy, address)
 }
 
 fn is_detail(names: &mut Names, owner: u32, edge: Edge) -> bool {
     edge.kind() == EdgeKind::Dictionary
         || node(names, owner).is_some_and(|node| names.label(node, Kind::Object, edge).hidden)
-}
-
-fn text_of(names: &mut Names, ring: &[(u32, Edge)]) -> String {
-    let path = ring
-        .iter()
-        .filter_map(|(place, edge)| Some((node(names, *place)?, *edge)));
-    text_of_nodes(names, path.collect())
 }
 
 /// A cycle through Python and C++.
@@ -295,7 +254,7 @@ fn text_of_nodes(names: &mut Names, mut path: Vec<(NodeId, Edge)>) -> String {
 /// Strongly connected components, by Tarjan's algorithm without recursion.
 fn components(garbage: &Garbage) -> Vec<u32> {
     const NONE: u32 = u32::MAX;
-    let count = garbage.members().len();
+    let count = garbage.members.len();
     let mut components = vec![NONE; count];
     let mut numbers = vec![NONE; count];
     let mut lows = vec![0u32; count];

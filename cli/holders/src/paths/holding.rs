@@ -3,28 +3,25 @@
 //! A word of native memory, of a C object or of an executing frame may be what a previous owner left there. If the count of a
 //! Python object equals the references that are certain, such words are no references to it.
 
-use std::collections::{HashMap, HashSet};
-
 use culeak::snapshot::Class;
-use foldhash::fast::FixedState;
 
-use crate::Block;
 use crate::bits::Bits;
 use crate::findings::{Explanation, Findings};
 use crate::graph::dominators::Links;
 use crate::graph::{BlockEdge, Graph, NodeId, NodeKind, Pairs, Phase};
+use crate::{Block, Map, Set};
 
 /// Finds the objects to which only certain references lead, and adds the other references to them to those that are stale.
-pub(super) fn explained(searched: &mut Findings) -> HashSet<NodeId, FixedState> {
+pub(super) fn explained(searched: &mut Findings) -> Set<NodeId> {
     let graph = &searched.graph;
-    let Some(python) = searched.python.as_ref().filter(|_| !graph.doubtful().is_empty()) else {
-        return HashSet::default();
+    let Some(python) = searched.python.as_ref().filter(|_| !graph.doubtful.is_empty()) else {
+        return Set::default();
     };
     let is_root = |node: NodeId| graph.kind(node) == NodeKind::Root;
     // Certain references, apart from those of roots, which may be borrowed.
-    let mut certain: HashMap<NodeId, u64, FixedState> = HashMap::default();
+    let mut certain: Map<NodeId, u64> = Map::default();
     let mut wanted = Bits::new(graph.len());
-    for &(_, to) in graph.doubtful() {
+    for &(_, to) in &graph.doubtful {
         certain.insert(to, 0);
         wanted.set(to.0 as usize);
     }
@@ -35,20 +32,20 @@ pub(super) fn explained(searched: &mut Findings) -> HashSet<NodeId, FixedState> 
             *count += 1;
         }
     }
-    let mut pairs: HashMap<(NodeId, NodeId), u64, FixedState> = HashMap::default();
-    for &(from, to) in graph.doubtful() {
+    let mut pairs: Map<(NodeId, NodeId), u64> = Map::default();
+    for &(from, to) in &graph.doubtful {
         *pairs.entry((from, to)).or_default() += 1;
         if let Some(count) = certain.get_mut(&to).filter(|_| !is_root(from)) {
             *count = count.saturating_sub(1);
         }
     }
-    let count = |to: NodeId| python.count(searched.copy, graph.address(to)).number();
+    let count = |to: NodeId| python.count(searched.copy, graph.address(to));
     certain.retain(|to, certain| *certain >= count(*to));
     pairs.retain(|(_, to), _| certain.contains_key(to));
     // A frame may refer to an object by a variable and by a slot.
-    let sources: HashSet<NodeId, FixedState> = pairs.keys().map(|(from, _)| *from).collect();
+    let sources: Set<NodeId> = pairs.keys().map(|(from, _)| *from).collect();
     let of_sources = (sources.into_iter()).flat_map(|from| graph.targets(from).iter().map(move |to| (from, *to)));
-    for pair in of_sources.chain(graph.late_targets().iter().copied()) {
+    for pair in of_sources.chain(graph.late.iter().copied()) {
         if let Some(rest) = pairs.get_mut(&pair) {
             *rest = rest.wrapping_sub(1);
         }
@@ -71,7 +68,7 @@ pub(super) struct Holding<'g> {
     /// The nodes with edges.
     holds: Bits,
     /// For a node, where its part of the edges begins.
-    firsts: HashMap<u32, u32, FixedState>,
+    firsts: Map<u32, u32>,
     /// Blocks, and what was followed late; sorted by node.
     edges: Vec<(u32, u32)>,
 }
@@ -84,7 +81,7 @@ impl<'g> Holding<'g> {
         // The records of an allocator point to all of its blocks.
         let is_holder = |edge: &BlockEdge| found[edge.block as usize].last == (edge.node, edge.edge);
         let is_record = |edge: &BlockEdge| edge.weak && blocks[edge.block as usize].of_torch && !is_holder(edge);
-        let is_sure = searched.garbage.is_stable();
+        let is_sure = searched.garbage.is_stable;
         let is_stale = |edge: &BlockEdge| is_late(graph.phase(edge.node), found[edge.block as usize].phase, is_sure);
         let doubtful = doubtful(searched, blocks);
         // What frees a block has its start; a word of native memory leads into it by chance more often.
@@ -94,19 +91,15 @@ impl<'g> Holding<'g> {
         };
         let holds_nothing = |edge: &BlockEdge| edge.unusual || is_record(edge) || is_stale(edge) || is_inner(edge);
         let counts = |edge: &&BlockEdge| !holds_nothing(edge) && !doubtful[edge.block as usize];
-        let mut edges: Vec<(u32, u32)> = graph
-            .block_edges()
-            .iter()
-            .filter(counts)
-            .map(|edge| (edge.node.0, nodes as u32 + edge.block))
-            .collect();
+        let to_blocks = graph.block_edges.iter().filter(counts);
+        let mut edges: Vec<(u32, u32)> = to_blocks.map(|edge| (edge.node.0, nodes as u32 + edge.block)).collect();
         let is_stale = |from: NodeId, to: NodeId| leads_back(graph, from, to, is_sure) || stale.has(from, to);
-        let late = graph.late_targets().iter().filter(|(from, to)| !is_stale(*from, *to));
+        let late = graph.late.iter().filter(|(from, to)| !is_stale(*from, *to));
         edges.extend(late.map(|(from, to)| (from.0, to.0)));
         edges.sort_unstable();
         // Of a root, each word is a variable.
         edges.dedup_by(|a, b| a == b && graph.kind(NodeId(a.0)) != NodeKind::Root);
-        let mut firsts = HashMap::default();
+        let mut firsts = Map::default();
         for (place, (node, _)) in edges.iter().enumerate() {
             holds.set(*node as usize);
             firsts.entry(*node).or_insert(place as u32);
@@ -150,17 +143,11 @@ fn doubtful(searched: &Findings, blocks: &[Block]) -> Vec<bool> {
     }
     // The memory of an array is a few steps away from its object; the nodes of a long chain are not.
     let object_behind = |found: &Explanation| {
-        let mut at = found.last.0;
-        for _ in 0..64 {
-            if graph.kind(at) == NodeKind::Python {
-                return Some(at);
-            }
-            at = graph.parent(at)?.0;
-        }
-        None
+        let mut near = graph.way_up(found.last.0).take(64);
+        near.find(|node| graph.kind(*node) == NodeKind::Python)
     };
     let certain = held().filter(|(found, _)| !found.possibly);
-    let owners: HashSet<NodeId, FixedState> = certain.filter_map(|(found, _)| object_behind(found)).collect();
+    let owners: Set<NodeId> = certain.filter_map(|(found, _)| object_behind(found)).collect();
     let is_doubtful = |each: (&Explanation, &Block)| {
         let is_second = || object_behind(each.0).is_some_and(|object| owners.contains(&object));
         is_held(&each) && is_possible(each.0) && (each.0.phase == Phase::Rest || is_second())

@@ -1,10 +1,9 @@
 //! What the nodes of a path are, and what to call them and the references between them.
 
-use std::collections::HashMap;
-
 use culeak::snapshot::RootKind;
 
 use super::torch;
+use crate::Map;
 use crate::findings::Findings;
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind, Root};
 use crate::native::RootSort;
@@ -72,7 +71,7 @@ pub(super) enum Place {
 pub(super) enum Beginning {
     Modules,
     /// A dictionary whose keys are variables: `sys`, `builtins`.
-    Namespace(String, RootKind),
+    Namespace(String),
     /// A frame; `thread 4711 (loader), ` unless it is of the main thread.
     Frame(String),
     ThreadLocal(String),
@@ -82,7 +81,7 @@ pub(super) enum Beginning {
     /// A word of native memory: its name, and whether a `std::vector` begins there.
     Word(String, RootKind, bool),
     /// The first object gives the name.
-    Object(RootKind),
+    Object,
 }
 
 /// A node of a path and its reference to the next one.
@@ -105,14 +104,14 @@ pub(super) struct Part {
 /// Names the nodes of one copy.
 pub(super) struct Names<'a, 'c, 's> {
     pub searched: &'a mut Findings<'c, 's>,
-    kinds: HashMap<TypeId, Kind>,
-    threads: HashMap<u64, String>,
+    kinds: Map<TypeId, Kind>,
+    threads: Map<u64, String>,
 }
 
 impl<'a, 'c, 's> Names<'a, 'c, 's> {
     pub fn new(searched: &'a mut Findings<'c, 's>) -> Names<'a, 'c, 's> {
         let threads = searched.copy.source().threads().into_iter();
-        let mut threads: HashMap<u64, String> = threads.map(|thread| (u64::from(thread.id), thread.name)).collect();
+        let mut threads: Map<u64, String> = threads.map(|thread| (u64::from(thread.id), thread.name)).collect();
         // The names that a Python program gives are better: those of the system are the program's until 3.13.
         if let Some(python) = &mut searched.python {
             threads.extend(python.thread_names(searched.copy));
@@ -120,7 +119,7 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
         Names {
             threads,
             searched,
-            kinds: HashMap::new(),
+            kinds: Map::default(),
         }
     }
 
@@ -176,11 +175,10 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
         let copy = self.searched.copy;
         match self.searched.graph.kind(node) {
             NodeKind::Root => String::new(),
-            NodeKind::Frame => self
-                .searched
-                .python
-                .as_mut()
-                .map_or_else(String::new, |it| it.frame_name(copy, address)),
+            NodeKind::Frame => {
+                let python = self.searched.python.as_mut();
+                python.map_or_else(String::new, |python| python.frame_name(copy, address))
+            }
             NodeKind::Native => match self.searched.native.class(copy, address) {
                 Some(class) => torch::short_class(class),
                 None if copy.region(address).is_some_and(|region| region.shared) => "shared memory".to_owned(),
@@ -188,7 +186,11 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
             },
             NodeKind::Python => match kind {
                 Kind::Function | Kind::Class | Kind::Frame => self.detail(node),
-                Kind::Generator => frame_of_generator(&self.detail(node)),
+                // Whatever the generator itself is called.
+                Kind::Generator => match self.detail(node) {
+                    name if name.starts_with("frame of") => name,
+                    name => format!("frame of {name}"),
+                },
                 _ => self.type_name(node),
             },
         }
@@ -219,12 +221,7 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
 
     pub fn label(&mut self, node: NodeId, kind: Kind, edge: Edge) -> Label {
         if kind == Kind::Context {
-            let name = self.context_variable(node, edge).unwrap_or_default();
-            return Label {
-                shape: name.clone(),
-                concrete: name,
-                hidden: false,
-            };
+            return Label::same(self.context_variable(node, edge).unwrap_or_default());
         }
         let address = self.searched.graph.address(node);
         let is_frame = self.searched.graph.kind(node) == NodeKind::Frame;
@@ -289,9 +286,8 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
             let file = modules.with_global(address).map_or("", |module| module.file_name());
             return format!("{variable} in {file}");
         }
-        let class = native
-            .chunk(copy, address)
-            .and_then(|chunk| native.class(copy, chunk.start));
+        let chunk = native.chunk(copy, address);
+        let class = chunk.and_then(|chunk| native.class(copy, chunk.start));
         class.map_or_else(|| "native memory".to_owned(), torch::short_class)
     }
 
@@ -313,12 +309,10 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
                 && let Some(&(function, _)) = nth.checked_sub(1).and_then(|nth| path.get(nth))
                 && let Some(name) = self.free_variable(function, edge.index())
             {
-                label.concrete = format!("closure {name}");
-                label.shape.clone_from(&label.concrete);
+                label = Label::same(format!("closure {name}"));
             }
             if kind == Kind::Unnamed && self.is_vector_word(node, edge) {
-                label.concrete = "[*]".to_owned();
-                label.shape.clone_from(&label.concrete);
+                label = Label::same("[*]".to_owned());
             }
             let beginning = (kind == Kind::Root).then(|| self.beginning(node, edge));
             parts.push(Part {
@@ -338,20 +332,16 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
     /// The name of a function's free variable.
     fn free_variable(&mut self, function: NodeId, index: u64) -> Option<String> {
         let address = self.searched.graph.address(function);
-        self.searched
-            .python
-            .as_mut()?
-            .free_variable(self.searched.copy, address, index)
+        let python = self.searched.python.as_mut()?;
+        python.free_variable(self.searched.copy, address, index)
     }
 
     /// The name of the context variable whose value this is: keys and values take turns.
     fn context_variable(&mut self, node: NodeId, edge: Edge) -> Option<String> {
         let copy = self.searched.copy;
         let value = self.searched.graph.address(node) + edge.index() * 8;
-        self.searched
-            .python
-            .as_mut()?
-            .context_variable(copy, copy.word(value.checked_sub(8)?))
+        let python = self.searched.python.as_mut()?;
+        python.context_variable(copy, copy.word(value.checked_sub(8)?))
     }
 
     /// Whether the word at this place of an unnamed chunk is the beginning of a `std::vector`.
@@ -372,7 +362,7 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
             Some(Root::Python(root)) => return self.python_beginning(root),
             Some(Root::Native(root)) => root.clone(),
             Some(Root::Heap) => return Beginning::Other("heap memory".to_owned(), RootKind::Heap),
-            Some(Root::Garbage | Root::Counted) | None => return Beginning::Object(RootKind::None),
+            Some(Root::Garbage | Root::Counted) | None => return Beginning::Object,
         };
         // The name of a thread in the program's words.
         if let Some(known) = self.threads.get(&u64::from(root.thread)).filter(|_| root.thread != 0) {
@@ -407,9 +397,7 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
     fn python_beginning(&self, root: &PythonRoot) -> Beginning {
         match *root {
             PythonRoot::Interpreter("sys.modules") => Beginning::Modules,
-            PythonRoot::Interpreter(name @ ("sys" | "builtins")) => {
-                Beginning::Namespace(name.to_owned(), RootKind::Module)
-            }
+            PythonRoot::Interpreter(name @ ("sys" | "builtins")) => Beginning::Namespace(name.to_owned()),
             PythonRoot::Interpreter(name) => Beginning::Other(name.to_owned(), RootKind::Interpreter),
             PythonRoot::Signal(signal) => {
                 Beginning::Other(format!("signal handler {}", signal_name(signal)), RootKind::Interpreter)
@@ -450,14 +438,5 @@ fn renamed(name: &str) -> Option<&'static str> {
         "_local" => Some("threading.local"),
         "ReferenceType" => Some("weakref"),
         _ => None,
-    }
-}
-
-/// `frame of generator gen, train.py:62`, whatever the generator itself is called.
-fn frame_of_generator(name: &str) -> String {
-    if name.starts_with("frame of") {
-        name.to_owned()
-    } else {
-        format!("frame of {name}")
     }
 }

@@ -17,16 +17,14 @@
 //! SavedVariable in GeluBackward ─► AddmmBackward ─► AccumulateGrad ─ variable ─► linear1.bias
 //! ```
 
-use std::collections::{HashMap, HashSet};
-
 use culeak::snapshot::{Class, OwnerModule};
-use foldhash::fast::FixedState;
 
 use super::cycle::Cycles;
 use super::names::{Kind, Names};
 use super::{BUDGET, retained};
 use crate::graph::{EdgeKind, NodeId, NodeKind, Phase};
 use crate::native::kinds::Kind as ClassKind;
+use crate::{Map, Set};
 
 /// Where `AutogradMeta` has the gradient.
 const GRADIENT: u64 = 40;
@@ -43,9 +41,9 @@ pub(super) struct Owners {
     /// In the order of `named_modules()`, those around them first.
     all: Vec<Owner>,
     /// The module that each of these is, or belongs to.
-    of_nodes: HashMap<NodeId, u32, FixedState>,
+    of_nodes: Map<NodeId, u32>,
     /// The answers for nodes on paths, and whether only tensors follow them.
-    known: HashMap<(NodeId, bool), Option<u32>, FixedState>,
+    known: Map<(NodeId, bool), Option<u32>>,
 }
 
 struct Owner {
@@ -78,14 +76,14 @@ impl Owners {
             true => return owners,
             false => graph.nodes().filter(is_module).collect(),
         };
-        let mut tables: HashMap<NodeId, Tables, FixedState> = HashMap::default();
+        let mut tables: Map<NodeId, Tables> = Map::default();
         for &node in &nodes {
             if let Some(of) = Tables::of(names, node) {
                 tables.insert(node, of);
             }
         }
         let inner = tables.values().flat_map(|of| &of.modules).map(|(_, node)| *node);
-        let inner: HashSet<NodeId, FixedState> = inner.collect();
+        let inner: Set<NodeId> = inner.collect();
         // Modules that are all in each other have no root.
         let roots = nodes.iter().filter(|node| !inner.contains(node)).chain(&nodes);
         for &root in roots {
@@ -97,7 +95,7 @@ impl Owners {
     }
 
     /// Adds a module and those in it.
-    fn add(&mut self, names: &mut Names, tables: &mut HashMap<NodeId, Tables, FixedState>, root: NodeId) {
+    fn add(&mut self, names: &mut Names, tables: &mut Map<NodeId, Tables>, root: NodeId) {
         let mut open = vec![(root, None, String::new())];
         while let Some((node, parent, name)) = open.pop() {
             if let Some(&known) = self.of_nodes.get(&node) {
@@ -215,7 +213,7 @@ impl Owners {
 
     /// The module of the parameter nearest to a node of autograd's graph, in the direction of backward.
     fn nearest(&self, names: &mut Names, node: NodeId, most: usize) -> Option<u32> {
-        let mut seen: HashSet<NodeId, FixedState> = HashSet::default();
+        let mut seen: Set<NodeId> = Set::default();
         seen.insert(node);
         let mut level = vec![node];
         for _ in 0..=most {
@@ -272,9 +270,8 @@ impl Tables {
                         let of = python.object(copy, *tensor);
                         of.is_some_and(|of| python.type_name(of) != "NoneType")
                     });
-                    tables
-                        .tensors
-                        .extend(tensors.into_iter().filter_map(inner).map(|(_, tensor)| tensor));
+                    let tensors = tensors.into_iter().filter_map(inner);
+                    tables.tensors.extend(tensors.map(|(_, tensor)| tensor));
                 }
                 _ => {
                     let Some(value) = graph.find(copy, value) else { continue };
@@ -297,7 +294,7 @@ impl Tables {
 /// The modules of all copies.
 pub(super) struct Modules {
     pub all: Vec<OwnerModule>,
-    numbers: HashMap<(Option<usize>, String, String), usize, FixedState>,
+    numbers: Map<(Option<usize>, String, String), usize>,
     /// By the index of the block.
     of_blocks: Vec<Option<usize>>,
 }
@@ -306,7 +303,7 @@ impl Modules {
     pub fn new(blocks: usize) -> Modules {
         Modules {
             all: Vec::new(),
-            numbers: HashMap::default(),
+            numbers: Map::default(),
             of_blocks: vec![None; blocks],
         }
     }
@@ -326,11 +323,8 @@ impl Modules {
             let mut owner = owners.of(names, found.last.0);
             if owner.is_none() && found.class == Class::Cycle {
                 let cycle = cycles.of(names, super::holder(names, found));
-                owner = cycle
-                    .path
-                    .iter()
-                    .rev()
-                    .find_map(|(node, _)| owners.of_nodes.get(node).copied());
+                let mut nodes = cycle.path.iter().rev();
+                owner = nodes.find_map(|(node, _)| owners.of_nodes.get(node).copied());
             }
             let owner = owner.or_else(|| owners.maker(names, found.last.0));
             self.of_blocks[block] = owner.map(|owner| self.number(names, &owners.all, owner, &mut numbers));
@@ -340,28 +334,22 @@ impl Modules {
     /// The number of a module, which is added with those around it if it is new.
     fn number(&mut self, names: &mut Names, all: &[Owner], owner: u32, numbers: &mut [Option<usize>]) -> usize {
         let around = std::iter::successors(Some(owner), |module| all[*module as usize].parent);
-        let chain: Vec<u32> = around
-            .take_while(|module| numbers[*module as usize].is_none())
-            .collect();
+        let is_new = |module: &u32| numbers[*module as usize].is_none();
+        let chain: Vec<u32> = around.take_while(is_new).collect();
         let outermost = chain.last().map_or(Some(owner), |module| all[*module as usize].parent);
         let mut number = outermost.and_then(|module| numbers[module as usize]);
         for module in chain.into_iter().rev() {
-            let Owner {
-                node,
-                parent,
-                name,
-                also,
-            } = &all[module as usize];
-            let name = match parent {
-                Some(_) => Some(name.clone()),
-                None if names.searched.graph.phase(*node) == Phase::Garbage => None,
-                None => retained::name(names, *node, &mut { BUDGET }).map(|holder| holder.name),
+            let owner = &all[module as usize];
+            let name = match owner.parent {
+                Some(_) => Some(owner.name.clone()),
+                None if names.searched.graph.phase(owner.node) == Phase::Garbage => None,
+                None => retained::name(names, owner.node, &mut { BUDGET }).map(|holder| holder.name),
             };
             let new = OwnerModule {
                 name: name.unwrap_or_else(|| "(no variable)".to_owned()),
-                class: names.detail(*node),
+                class: names.detail(owner.node),
                 parent: number,
-                also: *also,
+                also: owner.also,
             };
             let key = (number, new.name.clone(), new.class.clone());
             number = Some(*self.numbers.entry(key).or_insert_with(|| {

@@ -4,20 +4,17 @@
 //! to the object from outside of it. An object that several refer to is reported with the names of all.
 
 use std::cmp::Reverse;
-use std::collections::HashSet;
 
 use culeak::snapshot::{Class, RootKind};
-use foldhash::fast::FixedState;
 
 use super::holding::{Holding, explained};
 use super::names::{Kind, Names, Part, Place};
 use super::text::{self, Style, Words};
 use super::ways::{Shared, Ways};
-use crate::Block;
-use crate::bits::Bits;
 use crate::graph::dominators::{Dominated, Tree, dominators};
 use crate::graph::{Edge, NodeId, NodeKind, Phase, Root};
 use crate::python::PythonRoot;
+use crate::{Block, Set};
 
 /// Holders that are reported.
 const REPORTED: usize = 10_000;
@@ -42,6 +39,19 @@ pub(super) struct Holder {
     pub more: u64,
     /// Host memory that it keeps, if that is asked for.
     pub host: u64,
+    /// Its number among the holders of all copies, if it was asked for.
+    pub retainer: Option<usize>,
+}
+
+impl Holder {
+    fn called(name: String, detail: String, root: RootKind) -> Holder {
+        Holder {
+            name,
+            detail,
+            root,
+            ..Holder::default()
+        }
+    }
 }
 
 /// The holders of one copy, parents first, and the innermost one of each block.
@@ -56,12 +66,17 @@ pub(super) fn holders(names: &mut Names, blocks: &[Block], host: bool) -> (Vec<H
     }
     let entries = entries(names);
     let explained = explained(names.searched);
+    let host_weights = match host {
+        true => crate::host::weights(names.searched),
+        false => Vec::new(),
+    };
     let holding = Holding::new(names.searched, blocks);
-    let tree = dominators(&holding, &entries, &weights);
+    let tree = dominators(&holding, &entries, &weights, &host_weights);
     let mut kept = choose(names, &tree, &explained, blocks);
     let places: Vec<u32> = kept.iter().map(|(place, _)| *place).collect();
     for (entry, parent) in kept.iter_mut().zip(parents(&tree.nodes, &places)) {
         entry.1.parent = parent;
+        entry.1.host = tree.nodes[entry.0 as usize].host;
     }
     let innermost = innermost(&tree.nodes, &places);
     let mut of_blocks = vec![None; blocks.len()];
@@ -71,51 +86,29 @@ pub(super) fn holders(names: &mut Names, blocks: &[Block], host: bool) -> (Vec<H
         }
     }
     let of_host = match host {
-        true => of_host(names, blocks, &entries, &tree, &explained, &mut kept),
+        true => of_host(names, blocks, &tree, &explained),
         false => Vec::new(),
     };
     let kept = kept.into_iter().map(|(_, holder)| holder);
     (kept.chain(of_host).collect(), of_blocks)
 }
 
-/// Adds the host memory of the holders in the tree of blocks, and returns the outermost ones that keep host memory only.
-fn of_host(
-    names: &mut Names,
-    blocks: &[Block],
-    entries: &[u32],
-    of_blocks: &Tree,
-    explained: &HashSet<NodeId, FixedState>,
-    kept: &mut [(u32, Holder)],
-) -> Vec<Holder> {
+/// The outermost holders that keep host memory only.
+fn of_host(names: &mut Names, blocks: &[Block], tree: &Tree, explained: &Set<NodeId>) -> Vec<Holder> {
     /// Holders of less than this part of the memory are left out.
     const LEAST: u64 = 100;
-    let weights = crate::host::weights(names.searched);
     let nodes = names.searched.graph.len();
-    let tree = dominators(&Holding::new(names.searched, blocks), entries, &weights);
-    let mut bytes = vec![0; nodes];
-    for entry in tree.nodes.iter().filter(|entry| (entry.node as usize) < nodes) {
-        bytes[entry.node as usize] = entry.bytes;
-    }
-    for (place, holder) in kept.iter_mut() {
-        let node = of_blocks.nodes[*place as usize].node as usize;
-        holder.host = bytes.get(node).copied().unwrap_or(0);
-    }
-    let mut has_blocks = Bits::new(nodes);
-    for entry in of_blocks.nodes.iter().filter(|entry| entry.count > 0) {
-        if (entry.node as usize) < nodes {
-            has_blocks.set(entry.node as usize);
-        }
-    }
-    let total: u64 = weights.iter().map(|(_, bytes)| bytes).sum();
+    let outermost = tree.nodes.iter().filter(|entry| entry.parent.is_none());
+    let total: u64 = outermost.map(|entry| entry.host).sum();
     let is_one = |place: &u32| {
-        let Dominated { node, bytes, .. } = tree.nodes[*place as usize];
-        (node as usize) < nodes && bytes >= total / LEAST && !has_blocks.get(node as usize)
+        let Dominated { node, count, host, .. } = tree.nodes[*place as usize];
+        (node as usize) < nodes && count == 0 && host >= (total / LEAST).max(1)
     };
     let mut places: Vec<u32> = (0..tree.nodes.len() as u32).filter(is_one).collect();
     places.retain(|place| may_have_name(names, NodeId(tree.nodes[*place as usize].node)));
     let is_shared = |place: &u32| tree.holders(*place).nth(1).is_some();
     let shared: Vec<u32> = places.iter().copied().filter(is_shared).collect();
-    let ways = Ways::find(names, &tree, &shared, explained, blocks);
+    let ways = Ways::find(names, tree, &shared, explained, blocks);
     let above = parents(&tree.nodes, &places);
     let mut is_below = vec![false; places.len()];
     let mut found = Vec::new();
@@ -125,14 +118,10 @@ fn of_host(
             is_below[nth] = true;
             continue;
         }
-        let Dominated { node, bytes, .. } = tree.nodes[place as usize];
-        let holder = match ways.shared(names, &tree, place, &mut budget) {
-            Some(shared) if shared.names.len() > 1 || shared.more > 0 => of_shared(names, &tree, place, shared),
-            _ => name(names, NodeId(node), &mut budget),
-        };
-        if let Some(holder) = holder {
+        if let Some(holder) = holder_at(names, tree, &ways, place, true, &mut budget) {
             is_below[nth] = true;
-            found.push(Holder { host: bytes, ..holder });
+            let host = tree.nodes[place as usize].host;
+            found.push(Holder { host, ..holder });
         }
     }
     found
@@ -166,7 +155,7 @@ fn entries(names: &mut Names) -> Vec<u32> {
     let graph = &names.searched.graph;
     let mut entries = Vec::new();
     let mut variables: Vec<NodeId> = Vec::new();
-    for (node, root) in graph.roots() {
+    for (node, root) in &graph.roots {
         match root {
             Root::Heap => continue,
             Root::Python(PythonRoot::Interpreter("sys.modules")) => {
@@ -183,12 +172,8 @@ fn entries(names: &mut Names) -> Vec<u32> {
         entries.push(node.0);
         if names.kind(node) == Kind::Module {
             let targets = names.searched.graph.targets(node).to_vec();
-            entries.extend(
-                targets
-                    .iter()
-                    .filter(|target| names.kind(**target) == Kind::Dict)
-                    .map(|target| target.0),
-            );
+            let dictionaries = targets.iter().filter(|target| names.kind(**target) == Kind::Dict);
+            entries.extend(dictionaries.map(|target| target.0));
         }
     }
     entries.extend(names.searched.circles.iter().map(|node| node.0));
@@ -198,28 +183,17 @@ fn entries(names: &mut Names) -> Vec<u32> {
 }
 
 /// The places of the holders that are reported, with their names.
-fn choose(
-    names: &mut Names,
-    tree: &Tree,
-    explained: &HashSet<NodeId, FixedState>,
-    blocks: &[Block],
-) -> Vec<(u32, Holder)> {
+fn choose(names: &mut Names, tree: &Tree, explained: &Set<NodeId>, blocks: &[Block]) -> Vec<(u32, Holder)> {
     let nodes = names.searched.graph.len();
     let entries = &tree.nodes;
     let bytes = |place: u32| entries[place as usize].bytes;
-    let total: u64 = entries
-        .iter()
-        .filter(|entry| entry.node as usize >= nodes)
-        .map(|entry| entry.bytes)
-        .sum();
+    let of_blocks = entries.iter().filter(|entry| entry.node as usize >= nodes);
+    let total: u64 = of_blocks.map(|entry| entry.bytes).sum();
     let is_of_circle = of_circles(names, tree);
     let mut candidates: Vec<Candidate> = Vec::new();
     for place in 0..entries.len() as u32 {
         let Dominated { node, count, .. } = entries[place as usize];
-        if count == 0 {
-            continue;
-        }
-        if is_of_circle[place as usize] {
+        if count == 0 || is_of_circle[place as usize] {
             continue;
         }
         let is_shared = tree.holders(place).nth(1).is_some();
@@ -249,31 +223,39 @@ fn choose(
     let ways = Ways::find(names, tree, &shared, explained, blocks);
     let mut named: Vec<(u32, Holder)> = Vec::new();
     let mut budget = BUDGET;
-    for candidate in candidates {
-        let place = candidate.place;
-        let node = entries[place as usize].node;
-        let shared = match candidate.is_shared {
-            true => ways.shared(names, tree, place, &mut budget),
-            false => None,
-        };
-        let holder = match (shared, (node as usize).checked_sub(nodes)) {
-            (Some(shared), _) if shared.names.len() > 1 || shared.more > 0 || !candidate.has_name => {
-                of_shared(names, tree, place, shared)
-            }
-            (_, None) if candidate.has_name => name(names, NodeId(node), &mut budget),
-            (_, Some(block)) if candidate.has_name => name_of_block(names, block),
-            (_, _) => None,
-        };
+    for Candidate { place, has_name, .. } in candidates {
+        let holder = holder_at(names, tree, &ways, place, has_name, &mut budget);
         named.extend(holder.map(|holder| (place, holder)));
     }
     let mut kept = without_chains(entries, named);
     if kept.len() > REPORTED {
         let mut order: Vec<u32> = kept.iter().map(|(place, _)| *place).collect();
         order.sort_by_key(|&place| (Reverse(bytes(place)), place));
-        let last: HashSet<u32> = order.into_iter().take(REPORTED).collect();
+        let last: Set<u32> = order.into_iter().take(REPORTED).collect();
         kept.retain(|(place, _)| last.contains(place));
     }
     kept
+}
+
+/// What a place of the tree is called, by one reference to it or by several.
+fn holder_at(
+    names: &mut Names,
+    tree: &Tree,
+    ways: &Ways,
+    place: u32,
+    has_name: bool,
+    budget: &mut usize,
+) -> Option<Holder> {
+    let node = tree.nodes[place as usize].node;
+    let block = (node as usize).checked_sub(names.searched.graph.len());
+    match (ways.shared(names, tree, place, budget), block) {
+        (Some(shared), _) if shared.names.len() > 1 || shared.more > 0 || !has_name => {
+            of_shared(names, tree, place, shared)
+        }
+        (_, None) if has_name => name(names, NodeId(node), budget),
+        (_, Some(block)) if has_name => name_of_block(names, block),
+        (_, _) => None,
+    }
 }
 
 /// Whether objects of C++ that own each other hold this place through native memory. Parents come first in a tree.
@@ -306,11 +288,10 @@ fn ends_of_chains(tree: &[Dominated], candidates: Vec<Candidate>) -> Vec<Candida
     /// The first ones may be parts of an origin, which have no name of their own.
     const FIRST: u32 = 4;
     let places: Vec<u32> = candidates.iter().map(|candidate| candidate.place).collect();
-    let parents = parents(tree, &places);
     let mut depths = vec![0; places.len()];
     let mut is_last = vec![true; places.len()];
-    for (nth, &place) in places.iter().enumerate() {
-        if let Some(parent) = parents[nth].filter(|&parent| is_same(tree, places[parent], place)) {
+    for (nth, parent) in same_parents(tree, &places).into_iter().enumerate() {
+        if let Some(parent) = parent {
             depths[nth] = depths[parent] + 1;
             is_last[parent] = false;
         }
@@ -321,31 +302,26 @@ fn ends_of_chains(tree: &[Dominated], candidates: Vec<Candidate>) -> Vec<Candida
         .collect()
 }
 
-fn is_same(tree: &[Dominated], a: u32, b: u32) -> bool {
-    let (a, b) = (&tree[a as usize], &tree[b as usize]);
-    (a.bytes, a.count) == (b.bytes, b.count)
+/// As [`parents`], if the holder above retains the same.
+fn same_parents(tree: &[Dominated], places: &[u32]) -> Vec<Option<usize>> {
+    let retained = |place: u32| (tree[place as usize].bytes, tree[place as usize].count);
+    let is_same = |parent: &usize, place: u32| retained(places[*parent]) == retained(place);
+    let all = parents(tree, places).into_iter().zip(places);
+    all.map(|(parent, place)| parent.filter(|parent| is_same(parent, *place)))
+        .collect()
 }
 
 /// Of holders that retain the same, the first and the last remain, and those that share.
 fn without_chains(tree: &[Dominated], named: Vec<(u32, Holder)>) -> Vec<(u32, Holder)> {
     let places: Vec<u32> = named.iter().map(|(place, _)| *place).collect();
-    let parents = parents(tree, &places);
+    let same = same_parents(tree, &places);
     let mut has_same_child = vec![false; named.len()];
-    for (nth, (place, _)) in named.iter().enumerate() {
-        if let Some(parent) = parents[nth].filter(|&parent| is_same(tree, named[parent].0, *place)) {
-            has_same_child[parent] = true;
-        }
-    }
-    let is_inner = |nth: usize| {
-        let has_same_parent = parents[nth].is_some_and(|parent| is_same(tree, named[parent].0, named[nth].0));
-        has_same_parent && has_same_child[nth] && named[nth].1.also.is_empty() && named[nth].1.more == 0
+    same.iter().flatten().for_each(|parent| has_same_child[*parent] = true);
+    let is_inner = |(nth, (_, holder)): &(usize, (u32, Holder))| {
+        same[*nth].is_some() && has_same_child[*nth] && holder.also.is_empty() && holder.more == 0
     };
-    let keep: Vec<bool> = (0..named.len()).map(|nth| !is_inner(nth)).collect();
-    named
-        .into_iter()
-        .zip(keep)
-        .filter_map(|(entry, keep)| keep.then_some(entry))
-        .collect()
+    let all = named.into_iter().enumerate();
+    all.filter(|entry| !is_inner(entry)).map(|(_, entry)| entry).collect()
 }
 
 /// Whether a node has a name that tells where to drop it.
@@ -399,13 +375,9 @@ fn of_shared(names: &mut Names, tree: &Tree, place: u32, mut shared: Shared) -> 
     let is_outermost = around.is_none_or(|around| is_of_file(names, around));
     let name = shared.names.remove(0);
     (!shared.names.is_empty() || is_outermost).then(|| Holder {
-        name,
-        detail: detail(names, node),
-        root: shared.root,
-        parent: None,
         also: shared.names,
         more: shared.more,
-        host: 0,
+        ..Holder::called(name, detail(names, node), shared.root)
     })
 }
 
@@ -422,12 +394,7 @@ fn detail(names: &mut Names, node: u32) -> String {
 fn name_of_block(names: &mut Names, block: usize) -> Option<Holder> {
     let parts = names.parts(&[names.searched.found[block].last], &[]);
     let words = text::words(&parts, Style::default());
-    (!words.origin.is_empty()).then_some(Holder {
-        name: words.origin,
-        detail: words.origin_type,
-        root: words.root,
-        ..Holder::default()
-    })
+    (!words.origin.is_empty()).then(|| Holder::called(words.origin, words.origin_type, words.root))
 }
 
 /// The name of a holder: `trainer.history (list of 12)`. `None`: it is a part of an origin, or of the garbage.
@@ -435,12 +402,7 @@ pub(super) fn name(names: &mut Names, node: NodeId, budget: &mut usize) -> Optio
     let graph = &names.searched.graph;
     if graph.is_variable(node) {
         let (name, detail, root) = names.variable(node)?;
-        return Some(Holder {
-            name,
-            detail,
-            root,
-            ..Holder::default()
-        });
+        return Some(Holder::called(name, detail, root));
     }
     let is_reached = graph.phase(node) != Phase::None;
     let mut path = names.path(node, budget);
@@ -463,12 +425,7 @@ pub(super) fn name(names: &mut Names, node: NodeId, budget: &mut usize) -> Optio
         text::append(&mut text, &words.steps);
         parts.last().map(|part| part.detail.clone()).unwrap_or_default()
     };
-    Some(Holder {
-        name: text,
-        detail,
-        root: words.root,
-        ..Holder::default()
-    })
+    Some(Holder::called(text, detail, words.root))
 }
 
 /// The parts and words of a path to an object, or to a block; without what the last reference leads to.

@@ -4,57 +4,56 @@
 //! the root on and remembered, so that millions of blocks cost a look-up per node. In a run of equal references, the third
 //! period and all later ones have the shape of the second: a list of a million linked objects has a few shapes.
 
-use std::collections::HashMap;
-
-use foldhash::fast::FixedState;
+use std::rc::Rc;
 
 use super::names::{Beginning, Kind, Names, Place};
+use crate::Map;
 use crate::graph::{Edge, EdgeKind, NodeId, Root};
 
 /// The longest period of a run, in references. A loop over the layers of a recurrent network has about 20.
 const PERIOD: usize = 32;
 
 /// The shape of a longer path consists of its beginning and its end.
-const LONG: u32 = 64;
-const BEGINNING: u32 = 24;
+const LONG: usize = 64;
+const BEGINNING: usize = 24;
 const END: usize = 16;
 
 /// References that stand for a text.
 const TEXT: u32 = 31 << 27;
 const GAP: u64 = u64::MAX;
 
-#[derive(Debug, Clone, Copy)]
+/// What paths have in common that are called alike.
 struct Shape {
-    parent: u32,
-    /// The reference and the node.
-    key: u64,
-    length: u32,
+    /// Of its nodes, each with the reference to it, from the root on.
+    keys: Rc<[u64]>,
+    /// What the last node is, and how it was entered.
     kind: Kind,
     place: Place,
 }
 
 /// The shapes of the paths of one copy.
 pub(super) struct Shapes {
+    /// The first is that before a root.
     all: Vec<Shape>,
-    ids: HashMap<(u32, u64), u32, FixedState>,
-    texts: HashMap<String, u32, FixedState>,
+    known: Map<Rc<[u64]>, u32>,
+    /// By a shape, and the key of what follows.
+    children: Map<(u32, u64), u32>,
+    texts: Map<String, u32>,
     /// By node: its shape, and the number of references from the root to it.
     of_nodes: Vec<(u32, u32)>,
 }
 
 impl Shapes {
     pub fn new(nodes: usize) -> Shapes {
-        let none = Shape {
-            parent: 0,
-            key: 0,
-            length: 0,
-            kind: Kind::Root,
-            place: Place::Plain,
-        };
         Shapes {
-            all: vec![none],
-            ids: HashMap::default(),
-            texts: HashMap::default(),
+            all: vec![Shape {
+                keys: Rc::from([]),
+                kind: Kind::Root,
+                place: Place::Plain,
+            }],
+            known: Map::default(),
+            children: Map::default(),
+            texts: Map::default(),
             of_nodes: vec![(0, 0); nodes],
         }
     }
@@ -87,7 +86,7 @@ impl Shapes {
     }
 
     fn child(&mut self, names: &mut Names, parent: NodeId, shape: u32, edge: Edge, node: NodeId) -> u32 {
-        let Shape { kind: from, place, .. } = self.all[shape as usize];
+        let (from, place) = self.end_of(shape);
         let kind = if place == Place::Modules {
             Kind::Module
         } else {
@@ -95,78 +94,30 @@ impl Shapes {
         };
         let reference = self.reference(names, parent, from, place, edge);
         let key = u64::from(reference) << 32 | u64::from(self.node_key(names, node, kind));
-        if let Some(&id) = self.ids.get(&(shape, key)) {
+        if let Some(&id) = self.children.get(&(shape, key)) {
             return id;
         }
         let inner = names.place(parent, from, place, edge, kind);
-        let id = match self.repeated(shape, key) {
-            Some(id) => id,
-            None if self.all[shape as usize].length >= LONG => self.shortened(shape, key, kind, inner),
-            None => return self.intern(shape, key, kind, inner),
-        };
-        self.ids.insert((shape, key), id);
-        id
+        self.intern(shape, key, kind, inner)
     }
 
     fn intern(&mut self, parent: u32, key: u64, kind: Kind, place: Place) -> u32 {
-        if let Some(&id) = self.ids.get(&(parent, key)) {
-            return id;
-        }
-        let id = self.all.len() as u32;
-        self.all.push(Shape {
-            parent,
-            key,
-            length: self.all[parent as usize].length + 1,
-            kind,
-            place,
+        let before = self.all[parent as usize].keys.iter().copied();
+        let keys: Rc<[u64]> = shortened(before.chain([key]).collect()).into();
+        let next = self.all.len() as u32;
+        let id = *self.known.entry(keys).or_insert_with_key(|keys| {
+            let keys = Rc::clone(keys);
+            self.all.push(Shape { keys, kind, place });
+            next
         });
-        self.ids.insert((parent, key), id);
+        self.children.insert((parent, key), id);
         id
     }
 
-    /// If this is the end of the third period of a run: the end of the second.
-    fn repeated(&self, shape: u32, key: u64) -> Option<u32> {
-        let mut keys = [0; 3 * PERIOD];
-        keys[0] = key;
-        let mut count = 1;
-        let mut at = shape;
-        while count < keys.len() && at != 0 {
-            keys[count] = self.all[at as usize].key;
-            at = self.all[at as usize].parent;
-            count += 1;
-        }
-        let repeats = |period: usize| {
-            3 * period <= count && keys[0] == keys[period] && (0..2 * period).all(|k| keys[k] == keys[k + period])
-        };
-        let period = (1..=PERIOD).find(|&period| repeats(period))?;
-        // The shape is that of the previous reference already.
-        let back = (1..period).fold(shape, |at, _| self.all[at as usize].parent);
-        Some(back)
-    }
-
-    /// The shape of a long path: its beginning, a gap and its end.
-    fn shortened(&mut self, shape: u32, key: u64, kind: Kind, place: Place) -> u32 {
-        let mut end = vec![(key, kind, place)];
-        let mut at = shape;
-        while end.len() < END && self.all[at as usize].length > BEGINNING + 1 {
-            let Shape {
-                key,
-                kind,
-                place,
-                parent,
-                ..
-            } = self.all[at as usize];
-            end.push((key, kind, place));
-            at = parent;
-        }
-        while self.all[at as usize].length > BEGINNING {
-            at = self.all[at as usize].parent;
-        }
-        let mut id = self.intern(at, GAP, Kind::Gap, Place::Plain);
-        for (key, kind, place) in end.into_iter().rev() {
-            id = self.intern(id, key, kind, place);
-        }
-        id
+    /// What the last node of a shape is, and how it was entered.
+    fn end_of(&self, shape: u32) -> (Kind, Place) {
+        let shape = &self.all[shape as usize];
+        (shape.kind, shape.place)
     }
 
     /// A number for a reference: equal for references that are called alike.
@@ -234,15 +185,31 @@ impl Shapes {
     /// The reference to a node and what it is.
     pub fn key(&mut self, names: &mut Names, node: NodeId) -> u64 {
         let (shape, _) = self.of(names, node);
-        self.all[shape as usize].key
+        self.all[shape as usize].keys.last().copied().unwrap_or_default()
     }
 
     /// What the reference to the block is called like.
     pub fn end(&mut self, names: &mut Names, node: NodeId, edge: Edge) -> (u32, u32, u32) {
         let (shape, length) = self.of(names, node);
-        let Shape { kind, place, .. } = self.all[shape as usize];
+        let (kind, place) = self.end_of(shape);
         (shape, self.reference(names, node, kind, place, edge), length)
     }
+}
+
+/// Leaves out the third period of a run that ends here, and the middle of a long path.
+fn shortened(mut keys: Vec<u64>) -> Vec<u64> {
+    let count = keys.len();
+    let repeats = |period: &usize| {
+        let end = &keys[count - 3 * period..];
+        end[..2 * period] == end[*period..]
+    };
+    if let Some(period) = (1..=PERIOD.min(count / 3)).find(repeats) {
+        keys.truncate(count - period);
+    }
+    if keys.len() > LONG {
+        keys.splice(BEGINNING..keys.len() - END, [GAP]);
+    }
+    keys
 }
 
 /// A path without the parts that its words do not need.
@@ -268,11 +235,8 @@ pub(super) fn without_runs(path: &[(NodeId, Edge)], keys: &[u64]) -> Shortened {
     let mut at = 0;
     while at < path.len() {
         let run = (1..=PERIOD.min((path.len() - at) / (2 * KEPT + 1))).find_map(|period| {
-            let equal = keys[at + period..]
-                .iter()
-                .zip(&keys[at..])
-                .take_while(|(a, b)| a == b)
-                .count();
+            let pairs = keys[at + period..].iter().zip(&keys[at..]);
+            let equal = pairs.take_while(|(a, b)| a == b).count();
             let times = equal / period + 1;
             (times > 2 * KEPT).then_some((period, times))
         });
@@ -314,17 +278,15 @@ mod tests {
         assert_eq!(omitted, [&(44, 2)]);
     }
 
+    fn add(before: Vec<u64>, key: u64) -> Vec<u64> {
+        super::shortened([before, vec![key]].concat())
+    }
+
     #[test]
     fn the_third_period_of_a_run_has_the_shape_of_the_second() {
-        let mut shapes = Shapes::new(0);
-        let mut add = |shape: u32, key: u64| {
-            let known = shapes.repeated(shape, key);
-            known.unwrap_or_else(|| shapes.intern(shape, key, Kind::Object, Place::Plain))
-        };
-        let start = add(0, 5);
-        let once = [1, 2].into_iter().fold(start, &mut add);
-        let twice = [1, 2].into_iter().fold(once, &mut add);
-        let often = [1, 2].repeat(50).into_iter().fold(twice, &mut add);
+        let once: Vec<u64> = [5, 1, 2].into_iter().fold(Vec::new(), add);
+        let twice = [1, 2].into_iter().fold(once.clone(), add);
+        let often = [1, 2].repeat(50).into_iter().fold(twice.clone(), add);
         assert_ne!(once, twice);
         assert_eq!(twice, often);
         assert_ne!(add(often, 3), add(once, 3));
@@ -332,16 +294,12 @@ mod tests {
 
     #[test]
     fn long_paths_with_the_same_ends_have_one_shape() {
-        let mut shapes = Shapes::new(0);
-        let mut long = |middle: u64| {
+        let long = |middle: u64| {
             let keys = (0..40).chain((0..1000).map(|nth| 100 + nth * middle)).chain(50..90);
-            keys.fold(0, |shape, key| match shapes.all[shape as usize].length >= LONG {
-                true => shapes.shortened(shape, key, Kind::Object, Place::Plain),
-                false => shapes.intern(shape, key, Kind::Object, Place::Plain),
-            })
+            keys.fold(Vec::new(), add)
         };
         let (one, other) = (long(3), long(5));
         assert_eq!(one, other);
-        assert!(shapes.all[one as usize].length <= LONG);
+        assert!(one.len() <= LONG);
     }
 }

@@ -7,11 +7,10 @@
 //! Where this begins differs between versions. It is where the most tensors of the process have sizes whose product is the number of
 //! elements, and whose elements are inside the block.
 
-use std::collections::HashMap;
-
 use culeak::snapshot::HeldTensor;
 
 use super::names::{Kind, Names};
+use crate::Map;
 use crate::copy::Image;
 use crate::findings::Explanation;
 
@@ -78,12 +77,12 @@ impl Tensors {
     }
 
     /// The blocks with their tensors, if most are understood in the same way.
-    pub fn finish(self, copy: &Image) -> HashMap<usize, HeldTensor> {
+    pub fn finish(self, copy: &Image) -> Map<usize, HeldTensor> {
         let at = |place: u64, of: &OnPath| read(copy, of.address.wrapping_add(8 * place), of.bytes);
         let count = |place| self.found.iter().filter(|of| at(place, of).is_some()).count();
         let counts = (0..PLACES).map(|place| (count(place), place));
         let best = counts.max().filter(|(count, _)| count * 2 > self.found.len());
-        let Some((_, best)) = best else { return HashMap::new() };
+        let Some((_, best)) = best else { return Map::default() };
         let blocks = self.found.iter();
         blocks.filter_map(|of| Some((of.block, at(best, of)?))).collect()
     }
@@ -101,16 +100,13 @@ fn read(copy: &Image, at: u64, bytes: u64) -> Option<HeldTensor> {
         true => at.wrapping_add(8),
         false => word(1),
     };
-    let shape: Vec<u64> = (0..dimensions)
-        .map(|nth| copy.word(sizes.wrapping_add(8 * nth)))
-        .collect();
+    let size_of = |nth: u64| copy.word(sizes.wrapping_add(8 * nth));
+    let shape: Vec<u64> = (0..dimensions).map(size_of).collect();
     let strides = sizes.wrapping_add(8 * dimensions.max(INLINE));
     let (first, elements) = (word(1 + WORDS), word(2 + WORDS));
-    let product = shape
-        .iter()
-        .try_fold(1u64, |product, size| product.checked_mul(*size))?;
-    let mut last = first;
+    let (mut product, mut last) = (1u64, first);
     for (nth, size) in (0u64..).zip(&shape) {
+        product = product.checked_mul(*size)?;
         let stride = copy.word(strides.wrapping_add(8 * nth));
         last = last.checked_add(size.checked_sub(1)?.checked_mul(stride)?)?;
     }

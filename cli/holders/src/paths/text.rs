@@ -42,54 +42,47 @@ pub(super) struct Style {
 pub(super) fn words(parts: &[Part], style: Style) -> Words {
     let mut origin = Origin::of(parts);
     origin.through_namespaces();
-    let Origin {
-        root,
-        text,
-        object,
-        at,
-        skip,
-        ..
-    } = origin;
-    let origin_type = object.unwrap_or_else(|| match parts.get(at) {
-        Some(part) => part.detail.clone(),
-        None => String::new(),
-    });
-    let steps = steps(parts, at, skip, style);
+    let at = origin.at;
+    let detail = || parts.get(at).map_or_else(String::new, |part| part.detail.clone());
+    let mut origin_type = origin.object.unwrap_or_else(detail);
+    if origin_type == origin.text {
+        origin_type.clear();
+    }
     Words {
-        root,
-        origin_type: if text == origin_type {
-            String::new()
-        } else {
-            origin_type
-        },
-        origin: text,
-        steps: runs::collapse(torch::through_modules(steps), style),
+        root: origin.root,
+        origin: origin.text,
+        origin_type,
+        steps: collapsed(steps(parts, at, origin.skip, style), style),
         origin_part: at,
     }
 }
 
+fn collapsed(steps: Vec<Pace>, style: Style) -> Vec<Step> {
+    runs::collapse(torch::through_modules(steps), style)
+}
+
 /// The steps between objects; the first part is no root.
 pub(super) fn steps_of(parts: &[Part], style: Style) -> Vec<Step> {
-    runs::collapse(torch::through_modules(steps(parts, 0, false, style)), style)
+    collapsed(steps(parts, 0, false, style), style)
 }
 
 /// Appends steps to the words before them.
 pub(super) fn append(text: &mut String, steps: &[Step]) {
     for step in steps {
-        if !step.via.is_empty() {
-            let joint = if text.is_empty() || step.via.starts_with(['.', '[']) {
-                ""
-            } else {
-                ", "
-            };
-            text.push_str(joint);
-            text.push_str(&step.via);
-        }
+        append_reference(text, &step.via);
         if !step.holder.is_empty() {
             text.push_str(" → ");
             text.push_str(&step.holder);
         }
     }
+}
+
+/// Appends a reference to the words before it.
+fn append_reference(text: &mut String, via: &str) {
+    if !text.is_empty() && !via.is_empty() && !via.starts_with(['.', '[']) {
+        text.push_str(", ");
+    }
+    text.push_str(via);
 }
 
 /// The origin while it is found.
@@ -123,8 +116,8 @@ impl<'a> Origin<'a> {
                 origin.text = unquoted(label(1)).to_owned();
                 origin.at = 2;
             }
-            Some(Beginning::Namespace(name, root)) => {
-                origin.root = root;
+            Some(Beginning::Namespace(name)) => {
+                origin.root = RootKind::Module;
                 origin.text = name;
                 origin.attribute();
             }
@@ -133,10 +126,7 @@ impl<'a> Origin<'a> {
                 let frame = parts.get(1).map_or("", |part| part.name.as_str());
                 origin.text = format!("{thread}{frame}");
                 let label = parts.get(1).map(|part| &part.label).filter(|label| !label.hidden);
-                if let Some(label) = label.filter(|label| !label.concrete.is_empty()) {
-                    let joint = if label.concrete.starts_with('.') { "" } else { ", " };
-                    origin.text.push_str(&format!("{joint}{}", label.concrete.trim()));
-                }
+                append_reference(&mut origin.text, label.map_or("", |label| label.concrete.trim()));
                 origin.at = 2;
             }
             Some(Beginning::ThreadLocal(thread)) => {
@@ -176,8 +166,7 @@ impl<'a> Origin<'a> {
                     origin.object = Some(String::new());
                 }
             }
-            Some(Beginning::Object(root)) => {
-                origin.root = root;
+            Some(Beginning::Object) => {
                 origin.text = parts.get(1).map_or_else(String::new, |part| part.detail.clone());
                 origin.object = Some(String::new());
             }
@@ -251,15 +240,11 @@ pub(super) fn attribute(label: &str) -> String {
 
 /// `a` for `['a']`.
 fn unquoted(label: &str) -> &str {
-    let inner = label
-        .strip_prefix('[')
-        .and_then(|rest| rest.strip_suffix(']'))
-        .unwrap_or(label);
-    let quote = |c| c == '\'' || c == '"';
-    inner
-        .strip_prefix(quote)
-        .and_then(|rest| rest.strip_suffix(quote))
-        .unwrap_or(inner)
+    let inner = label.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    let inner = inner.unwrap_or(label);
+    let quote = ['\'', '"'];
+    let text = inner.strip_prefix(quote).and_then(|rest| rest.strip_suffix(quote));
+    text.unwrap_or(inner)
 }
 
 /// A step and what a run of equal ones needs.
@@ -286,12 +271,8 @@ fn steps(parts: &[Part], at: usize, skip: bool, style: Style) -> Vec<Pace> {
     for (nth, part) in parts.iter().enumerate().skip(at) {
         let next = parts.get(nth + 1);
         let reference = reference(from.unwrap_or(part), part, next, parts, nth);
-        for (text, more) in [(&mut shape, &reference.0), (&mut concrete, &reference.1)] {
-            if !text.is_empty() && !more.is_empty() && !more.starts_with(['.', '[']) {
-                text.push_str(", ");
-            }
-            text.push_str(more);
-        }
+        append_reference(&mut shape, &reference.0);
+        append_reference(&mut concrete, &reference.1);
         if omitted.0 == 0 {
             omitted = part.omitted;
         }
@@ -321,10 +302,10 @@ fn steps(parts: &[Part], at: usize, skip: bool, style: Style) -> Vec<Pace> {
         steps.push(Pace {
             shape: std::mem::take(&mut shape),
             concrete: std::mem::take(&mut concrete),
-            holder: if next.kind == Kind::Storage {
-                "storage".to_owned()
-            } else {
-                holder(next)
+            holder: match next.kind {
+                Kind::Tensor => "Tensor".to_owned(),
+                Kind::Storage => "storage".to_owned(),
+                _ => next.name.clone(),
             },
             omitted: std::mem::take(&mut omitted),
         });
@@ -340,14 +321,6 @@ fn steps(parts: &[Part], at: usize, skip: bool, style: Style) -> Vec<Pace> {
     steps
 }
 
-fn holder(part: &Part) -> String {
-    if part.kind == Kind::Tensor {
-        "Tensor".to_owned()
-    } else {
-        part.name.clone()
-    }
-}
-
 fn is_meaningless(kind: Kind) -> bool {
     matches!(
         kind,
@@ -359,10 +332,8 @@ fn is_meaningless(kind: Kind) -> bool {
 fn reference(from: &Part, part: &Part, next: Option<&Part>, parts: &[Part], nth: usize) -> (String, String) {
     let fixed = |text: &str| (text.to_owned(), text.to_owned());
     let next_kind = next.map_or(Kind::Gap, |next| next.kind);
-    if part.label.hidden || is_meaningless(part.kind) && part.kind != Kind::Unnamed && part.kind != Kind::Context {
-        return fixed("");
-    }
-    if part.place == Place::Threads {
+    let has_no_words = is_meaningless(part.kind) && part.kind != Kind::Unnamed && part.kind != Kind::Context;
+    if part.label.hidden || has_no_words || part.place == Place::Threads {
         return fixed("");
     }
     if part.kind == Kind::Context && !part.label.shape.is_empty() {
@@ -405,9 +376,8 @@ fn reference(from: &Part, part: &Part, next: Option<&Part>, parts: &[Part], nth:
 
 fn has_node_before(parts: &[Part], nth: usize) -> bool {
     let object = parts[..=nth].iter().rposition(|part| part.kind == Kind::Object);
-    object
-        .and_then(|place| place.checked_sub(1))
-        .is_some_and(|place| parts[place].kind == Kind::PyNode)
+    let before = object.and_then(|place| place.checked_sub(1));
+    before.is_some_and(|place| parts[place].kind == Kind::PyNode)
 }
 
 /// Whether the next part needs no words of its own. `via`: what leads to it.

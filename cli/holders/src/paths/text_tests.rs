@@ -359,11 +359,11 @@ fn globals_of_native_code() {
 fn damaged_paths_are_read_without_a_panic() {
     for beginning in [
         Beginning::Modules,
-        Beginning::Namespace("sys".to_owned(), RootKind::Module),
+        Beginning::Namespace("sys".to_owned()),
         Beginning::Frame(String::new()),
         Beginning::ThreadLocal(String::new()),
         Beginning::Context(String::new()),
-        Beginning::Object(RootKind::None),
+        Beginning::Object,
         Beginning::Word("g".to_owned(), RootKind::Global, true),
     ] {
         let made = Made::from(beginning);

@@ -3,6 +3,7 @@
 use super::names::Kind;
 use super::text::{Pace, attribute};
 use crate::native::kinds::Kind as ClassKind;
+use crate::starts_with_one;
 
 /// How paths call what is known about a class.
 pub(super) fn kind_of(class: ClassKind) -> Kind {
@@ -34,10 +35,8 @@ pub(super) fn through_modules(steps: Vec<Pace>) -> Vec<Pace> {
         let before = out.last_mut().filter(|_| depth > 0);
         // Programs choose the keys of these as data; other modules have attributes or indices.
         let has_free_keys = |before: &Pace| matches!(before.holder.as_str(), "ModuleDict" | "ParameterDict");
-        let is_index = key
-            .trim_matches(['[', ']', '\''])
-            .bytes()
-            .all(|byte| byte.is_ascii_digit());
+        let mut inner = key.trim_matches(['[', ']', '\'']).bytes();
+        let is_index = inner.all(|byte| byte.is_ascii_digit());
         let name = attribute(key);
         step.shape = match is_index || before.as_deref().is_some_and(has_free_keys) {
             true => ".*".to_owned(),
@@ -70,9 +69,7 @@ fn key_of_module(step: &str) -> Option<&str> {
 
 /// Without the namespaces of PyTorch, and without long template arguments: `ExpBackward0`, `foo::Cache<…>`.
 pub(super) fn short_class(class: &str) -> String {
-    let is_torch = ["torch::", "c10::", "c10d::", "at::"]
-        .iter()
-        .any(|space| class.starts_with(space));
+    let is_torch = starts_with_one(class, &["torch::", "c10::", "c10d::", "at::"]);
     let name = if is_torch { last_component(class) } else { class };
     match name.split_once('<') {
         Some((template, _)) if name.len() > 40 => format!("{template}<…>"),

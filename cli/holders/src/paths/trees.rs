@@ -3,12 +3,10 @@
 //! A block has the holders of the copy that its path is from: a copy of a running process may lack what another one has.
 //! Holders of one name below the same holder are one, whichever copies they are from.
 
-use std::collections::HashMap;
-
 use culeak::snapshot::{Class, HeldBlock, Retainer, RootKind};
-use foldhash::fast::FixedState;
 
 use super::retained::Holder;
+use crate::Map;
 
 pub(super) const UNCOLLECTED: &str = "uncollected cycles";
 
@@ -31,11 +29,9 @@ pub(super) struct Trees {
     of_blocks: Vec<Option<(u32, u32)>>,
     /// Without sums.
     retainers: Vec<Retainer>,
-    known: HashMap<Key, usize, FixedState>,
-    /// The retainer of each holder that has one, by copy.
-    numbers: Vec<HashMap<u32, usize, FixedState>>,
+    known: Map<Key, usize>,
     /// How many holders of a copy have a key, which is the first of these.
-    alike: HashMap<(usize, Key), usize, FixedState>,
+    alike: Map<(usize, Key), usize>,
 }
 
 impl Trees {
@@ -44,9 +40,8 @@ impl Trees {
             holders: Vec::new(),
             of_blocks: vec![None; blocks],
             retainers: Vec::new(),
-            known: HashMap::default(),
-            numbers: Vec::new(),
-            alike: HashMap::default(),
+            known: Map::default(),
+            alike: Map::default(),
         }
     }
 
@@ -54,7 +49,6 @@ impl Trees {
     pub fn add(&mut self, holders: Vec<Holder>, of_blocks: &[Option<u32>], these: &[usize]) {
         let copy = self.holders.len() as u32;
         self.holders.push(holders);
-        self.numbers.push(HashMap::default());
         for &block in these {
             self.of_blocks[block] = of_blocks[block].map(|holder| (copy, holder));
         }
@@ -65,7 +59,14 @@ impl Trees {
         match class {
             Class::Lost => None,
             // No variable holds it.
-            Class::Cycle => Some(self.uncollected()),
+            Class::Cycle => {
+                let key = Key {
+                    root: RootKind::None,
+                    name: UNCOLLECTED.to_owned(),
+                    ..Key::default()
+                };
+                Some(self.number(key, UNCOLLECTED.to_owned(), 0))
+            }
             _ => {
                 let (copy, innermost) = self.of_blocks[block]?;
                 let copy = copy as usize;
@@ -80,27 +81,19 @@ impl Trees {
     }
 
     fn of_holder(&mut self, copy: usize, place: u32, parent: Option<usize>) -> usize {
-        if let Some(known) = self.numbers[copy].get(&place) {
-            return *known;
+        let holder = self.holders[copy][place as usize].clone();
+        if let Some(known) = holder.retainer {
+            return known;
         }
-        let Holder {
-            name,
-            detail,
-            root,
-            also,
-            more,
-            host,
-            ..
-        } = self.holders[copy][place as usize].clone();
-        let text = match detail.is_empty() {
-            true => name.clone(),
-            false => format!("{name} ({detail})"),
+        let text = match holder.detail.is_empty() {
+            true => holder.name.clone(),
+            false => format!("{} ({})", holder.name, holder.detail),
         };
         let mut key = Key {
             parent,
-            root,
-            name,
-            also,
+            root: holder.root,
+            name: holder.name,
+            also: holder.also,
             nth: 0,
         };
         // The words of a variable of native code lead to different parts of what it holds.
@@ -109,21 +102,11 @@ impl Trees {
             key.nth = *alike;
             *alike += 1;
         }
-        let number = self.number(key, text, more);
+        let number = self.number(key, text, holder.more);
         let known = &mut self.retainers[number].host_bytes;
-        *known = host.max(*known);
-        self.numbers[copy].insert(place, number);
+        *known = holder.host.max(*known);
+        self.holders[copy][place as usize].retainer = Some(number);
         number
-    }
-
-    fn uncollected(&mut self) -> usize {
-        let name = UNCOLLECTED.to_owned();
-        let key = Key {
-            root: RootKind::None,
-            name: name.clone(),
-            ..Key::default()
-        };
-        self.number(key, name, 0)
     }
 
     /// The number of the retainer with this key, which is added if it is new.

@@ -3,145 +3,47 @@
 //! A path may join objects of different times, because a process goes on while its memory is copied. What is still there when
 //! it is read again existed as a whole at the time between the two.
 
-use std::collections::{HashMap, HashSet};
-
-use foldhash::fast::FixedState;
-
 use super::names::Names;
-use crate::copy::{Image, PAGE};
+use crate::copy::Image;
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind, Root};
 use crate::native::RootSort;
 use crate::python::{PythonRoot, ThreadPart};
+use crate::{Map, Set};
 
 /// Nodes that are read again.
 const NODES: usize = 500_000;
-
-/// Pages that are read again: 512 MiB.
-const PAGES: usize = 1 << 17;
-
-/// The pages that some paths are read from.
-#[derive(Default)]
-pub(super) struct Pages {
-    pages: HashSet<u64, FixedState>,
-    nodes: HashSet<NodeId, FixedState>,
-}
-
-impl Pages {
-    /// Whether more paths can be added.
-    pub fn has_room(&self) -> bool {
-        self.nodes.len() < NODES && self.pages.len() < PAGES
-    }
-
-    /// Adds the path to a block.
-    pub fn add(&mut self, names: &mut Names, last: (NodeId, Edge)) {
-        let (mut node, mut edge) = last;
-        loop {
-            let is_new = self.nodes.insert(node);
-            let address = names.searched.graph.address(node);
-            let copy = names.searched.copy;
-            match names.searched.graph.kind(node) {
-                NodeKind::Root => {
-                    if let Some(Root::Native(root)) = names.searched.graph.root(node) {
-                        self.range(copy, root.range.start + edge.index() * 8, 8);
-                    }
-                }
-                NodeKind::Frame if is_new => self.range(copy, address, FRAME),
-                NodeKind::Native => {
-                    self.range(copy, address, 16);
-                    self.range(copy, address + edge.index() * 8, 16);
-                }
-                NodeKind::Python if is_new => self.object_in(names, copy, node),
-                NodeKind::Frame | NodeKind::Python => {}
-            }
-            // What is known has been added with all above it.
-            match names.searched.graph.parent(node) {
-                Some(parent) if is_new => (node, edge) = parent,
-                _ => return,
-            }
-        }
-    }
-
-    /// What the roots of Python are read from.
-    pub fn add_roots(&mut self, names: &Names) {
-        if let Some(python) = &names.searched.python {
-            for range in python.root_ranges(names.searched.copy) {
-                self.range(names.searched.copy, range.start, range.end.saturating_sub(range.start));
-            }
-        }
-    }
-
-    /// Adds the arrays that the objects have now, which may have moved because they grew. Returns whether there are any.
-    pub fn add_moved(&mut self, names: &mut Names, newer: &Image) -> bool {
-        let before = self.pages.len();
-        let nodes: Vec<NodeId> = self.nodes.iter().copied().collect();
-        for node in nodes {
-            if names.searched.graph.kind(node) == NodeKind::Python {
-                self.object_in(names, newer, node);
-            }
-        }
-        self.pages.len() > before
-    }
-
-    fn object_in(&mut self, names: &mut Names, copy: &Image, node: NodeId) {
-        let address = names.searched.graph.address(node);
-        let of = names.type_of(node);
-        if let (Some(python), Some(of)) = (&mut names.searched.python, of) {
-            let extent = python.extent(copy, address, of);
-            let mut ranges = python.arrays(copy, address, of);
-            ranges.push(extent);
-            for range in ranges {
-                self.range(copy, range.start, range.end.saturating_sub(range.start));
-            }
-        }
-    }
-
-    fn range(&mut self, copy: &Image, start: u64, bytes: u64) {
-        let mut page = start & !(PAGE - 1);
-        let end = start.saturating_add(bytes);
-        while page < end && self.pages.len() < PAGES {
-            if copy.has(page) {
-                self.pages.insert(page);
-            }
-            page += PAGE;
-        }
-    }
-
-    pub fn sorted(&self) -> Vec<u64> {
-        let mut pages: Vec<u64> = self.pages.iter().copied().collect();
-        pages.sort_unstable();
-        pages
-    }
-}
-
-/// Bytes of a frame that are read again: its locals lie behind its head.
-const FRAME: u64 = 2048;
 
 /// Compares paths with memory that was read again.
 pub(super) struct Check<'n, 'c> {
     newer: &'n Image<'c>,
     /// What objects refer to now.
-    targets: HashMap<NodeId, Targets, FixedState>,
+    targets: Map<NodeId, Targets>,
     /// By node: the reference to it is still there, and all before it.
-    known: HashMap<NodeId, bool, FixedState>,
+    known: Map<NodeId, bool>,
     /// What the roots of Python lead to now.
-    rooted: Option<HashSet<u64, FixedState>>,
+    rooted: Option<Set<u64>>,
 }
 
 /// What an object refers to.
 #[derive(Default)]
 struct Targets {
-    objects: HashSet<u64, FixedState>,
-    by_edge: HashMap<Edge, u64, FixedState>,
+    objects: Set<u64>,
+    by_edge: Map<Edge, u64>,
 }
 
 impl<'n, 'c> Check<'n, 'c> {
     pub fn new(newer: &'n Image<'c>) -> Check<'n, 'c> {
         Check {
             newer,
-            targets: HashMap::default(),
-            known: HashMap::default(),
+            targets: Map::default(),
+            known: Map::default(),
             rooted: None,
         }
+    }
+
+    /// Whether more paths can be read again.
+    pub fn has_room(&self) -> bool {
+        self.known.len() < NODES && self.newer.has_room()
     }
 
     /// Whether all references of a path to a block are still there.
@@ -207,7 +109,7 @@ impl<'n, 'c> Check<'n, 'c> {
     fn is_rooted(&mut self, names: &mut Names, target: u64) -> bool {
         let newer = self.newer;
         let rooted = self.rooted.get_or_insert_with(|| {
-            let mut rooted = HashSet::default();
+            let mut rooted = Set::default();
             if let Some(python) = &mut names.searched.python {
                 python.roots(newer, &mut |_, root| {
                     rooted.insert(root.target);

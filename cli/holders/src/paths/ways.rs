@@ -8,22 +8,19 @@
 //! sys.kept ────── groups ─► ──┘           from outside is named, too
 //! ```
 
-use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use culeak::snapshot::RootKind;
-use foldhash::fast::FixedState;
 
 use super::names::{Names, Place};
 use super::retained::{may_have_name, words_of};
 use super::text;
 use super::trees::UNCOLLECTED;
-use crate::Block;
-use crate::findings::Findings;
 use crate::graph::dominators::Tree;
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind, Root};
 use crate::native::RootSort;
 use crate::python::Sort;
+use crate::{Block, Map, Set};
 
 /// References to one node that are looked at.
 const LOOKED_AT: usize = 32;
@@ -37,8 +34,13 @@ const BETWEEN: usize = 64;
 const BUDGET: usize = 20_000_000;
 
 /// The references to shared places of the tree, the shortest path first.
+#[derive(Default)]
 pub(super) struct Ways {
-    by_place: HashMap<u32, Vec<(NodeId, Edge)>, FixedState>,
+    by_place: Map<u32, Vec<(NodeId, Edge)>>,
+    /// The addresses of the shared nodes and blocks, and their places; by address.
+    wanted: Vec<(Range<u64>, u32)>,
+    /// What was looked at.
+    steps: usize,
 }
 
 /// What refers to a shared object.
@@ -50,32 +52,11 @@ pub(super) struct Shared {
     pub more: u64,
 }
 
-struct Search {
-    nodes: usize,
-    /// The addresses of the shared nodes and blocks, and their places; by address.
-    wanted: Vec<(Range<u64>, u32)>,
-    found: Ways,
-    budget: usize,
-}
-
 impl Ways {
     /// Finds the references to these places.
-    pub fn find(
-        names: &mut Names,
-        tree: &Tree,
-        places: &[u32],
-        explained: &HashSet<NodeId, FixedState>,
-        blocks: &[Block],
-    ) -> Ways {
+    pub fn find(names: &mut Names, tree: &Tree, places: &[u32], explained: &Set<NodeId>, blocks: &[Block]) -> Ways {
         let nodes = names.searched.graph.len();
-        let mut search = Search {
-            nodes,
-            wanted: Vec::new(),
-            found: Ways {
-                by_place: HashMap::default(),
-            },
-            budget: BUDGET,
-        };
+        let mut ways = Ways::default();
         // Each source with what it refers to.
         let mut sources: Vec<(NodeId, u32)> = Vec::new();
         for &place in places {
@@ -88,18 +69,18 @@ impl Ways {
                 }
                 None => (range_of(names, NodeId(node)), names.searched.graph.parent(NodeId(node))),
             };
-            search.wanted.push((range, place));
-            search.found.by_place.insert(place, first.into_iter().collect());
+            ways.wanted.push((range, place));
+            ways.by_place.insert(place, first.into_iter().collect());
             let holders = tree.holders(place).take(LOOKED_AT);
             sources.extend(holders.map(|holder| (NodeId(tree.nodes[holder as usize].node), place)));
         }
-        search.wanted.sort_unstable_by_key(|(range, _)| range.start);
+        ways.wanted.sort_unstable_by_key(|(range, _)| range.start);
         sources.sort_unstable();
         sources.dedup();
         for group in sources.chunk_by(|a, b| a.0 == b.0) {
-            search.source(names, group, explained, tree);
+            ways.source(names, group, explained, tree);
         }
-        search.found
+        ways
     }
 
     /// The different names of the references to a place; `None` if none has a name.
@@ -114,7 +95,7 @@ impl Ways {
             more: 0,
         };
         // The nodes on the paths of all references with a name.
-        let mut on_paths: HashSet<NodeId, FixedState> = HashSet::default();
+        let mut on_paths: Set<NodeId> = Set::default();
         for &(from, edge) in self.by_place.get(&place)? {
             let Some((name, root)) = name(names, from, edge, object, budget) else {
                 continue;
@@ -156,11 +137,11 @@ impl Ways {
 
 /// The references by which a shared place is held from outside of the holders that are on these paths: the node that refers,
 /// and the node that it refers to.
-fn outside(tree: &Tree, place: u32, nodes: usize, on_paths: &HashSet<NodeId, FixedState>) -> Vec<(NodeId, NodeId)> {
+fn outside(tree: &Tree, place: u32, nodes: usize, on_paths: &Set<NodeId>) -> Vec<(NodeId, NodeId)> {
     let node = |place: u32| NodeId(tree.nodes[place as usize].node);
     let around = tree.nodes[place as usize].parent;
     let mut open = vec![place];
-    let mut seen: HashSet<u32, FixedState> = open.iter().copied().collect();
+    let mut seen: Set<u32> = open.iter().copied().collect();
     let mut found = Vec::new();
     let mut next = 0;
     while let Some(&at) = open.get(next) {
@@ -218,22 +199,16 @@ fn name_outside(names: &mut Names, holder: NodeId, at: NodeId, budget: &mut usiz
     name(names, from, edge, object, budget).map(|(name, _)| name)
 }
 
-impl Search {
+impl Ways {
     fn add(&mut self, place: u32, from: NodeId, edge: Edge) {
-        let ways = self.found.by_place.entry(place).or_default();
+        let ways = self.by_place.entry(place).or_default();
         if ways.len() < LOOKED_AT && !ways.contains(&(from, edge)) {
             ways.push((from, edge));
         }
     }
 
     /// Adds the references of one node to these places.
-    fn source(
-        &mut self,
-        names: &mut Names,
-        group: &[(NodeId, u32)],
-        explained: &HashSet<NodeId, FixedState>,
-        tree: &Tree,
-    ) {
+    fn source(&mut self, names: &mut Names, group: &[(NodeId, u32)], explained: &Set<NodeId>, tree: &Tree) {
         let from = group[0].0;
         let is_wanted = |place: u32| group.binary_search(&(from, place)).is_ok();
         match names.searched.graph.kind(from) {
@@ -251,23 +226,19 @@ impl Search {
                 let Some(range) = range else {
                     for &(_, place) in group {
                         let node = NodeId(tree.nodes[place as usize].node);
-                        let is_parent = (node.0 as usize) < self.nodes
-                            && names
-                                .searched
-                                .graph
-                                .parent(node)
-                                .is_some_and(|(parent, _)| parent == from);
-                        if !is_parent {
+                        let graph = &names.searched.graph;
+                        let is_node = (node.0 as usize) < graph.len();
+                        if !is_node || graph.parent(node).is_none_or(|(parent, _)| parent != from) {
                             self.add(place, from, Edge::new(EdgeKind::Root, 0));
                         }
                     }
                     return;
                 };
                 for (nth, at) in range.step_by(8).enumerate() {
-                    if self.budget == 0 {
+                    self.steps += 1;
+                    if self.steps > BUDGET {
                         return;
                     }
-                    self.budget -= 1;
                     let word = names.searched.copy.word(at);
                     if let Some(place) = self.place_of(word).filter(|place| is_wanted(*place)) {
                         self.add(place, from, Edge::word(nth as u64));
@@ -280,10 +251,10 @@ impl Search {
                 let python = names.searched.python.as_mut();
                 let references = python.map(|python| python.references_of(copy, address, kind == NodeKind::Frame));
                 let references = references.unwrap_or_default();
-                let Some(rest) = self.budget.checked_sub(references.len()) else {
+                self.steps += references.len();
+                if self.steps > BUDGET {
                     return;
-                };
-                self.budget = rest;
+                }
                 for reference in references {
                     let place = self.place_of(reference.target);
                     let Some(place) = place.filter(|place| is_wanted(*place)) else {
@@ -301,31 +272,22 @@ impl Search {
 
     /// The shared place that a word points to.
     fn place_of(&self, word: u64) -> Option<u32> {
-        let before = self
-            .wanted
-            .partition_point(|(range, _)| range.start <= word)
-            .checked_sub(1)?;
-        let (range, place) = &self.wanted[before];
+        let after = self.wanted.partition_point(|(range, _)| range.start <= word);
+        let (range, place) = &self.wanted[after.checked_sub(1)?];
         (word < range.end).then_some(*place)
     }
 }
 
 /// The addresses at which a node is pointed to.
 fn range_of(names: &Names, node: NodeId) -> Range<u64> {
-    let Findings {
-        graph, native, copy, ..
-    } = &*names.searched;
+    let (graph, copy) = (&names.searched.graph, names.searched.copy);
     let address = graph.address(node);
-    match graph.kind(node) {
-        NodeKind::Native => {
-            let chunk = native.chunk(copy, address);
-            address
-                ..chunk
-                    .map_or(address, |chunk| chunk.start.saturating_add(chunk.bytes))
-                    .max(address + 1)
-        }
-        _ => address..address + 1,
-    }
+    let chunk = match graph.kind(node) {
+        NodeKind::Native => names.searched.native.chunk(copy, address),
+        _ => None,
+    };
+    let end = chunk.map_or(address, |chunk| chunk.start.saturating_add(chunk.bytes));
+    address..end.max(address + 1)
 }
 
 /// What to call a reference to a Python object, or to native memory or a block: then without the native memory before it.

@@ -89,7 +89,7 @@ impl Python {
         }
         let count = copy.word(keys + o.keys_entries);
         let indices = keys + o.keys_indices;
-        let entries = if self.minor() < 11 {
+        let (first, is_general) = if self.minor() < 11 {
             let size = copy.word(keys + 8);
             let width = match size {
                 0..=0xff => 1,
@@ -101,28 +101,24 @@ impl Python {
                 return None;
             }
             let lookup = copy.word(keys + 16);
-            Entries {
-                keys,
-                first: indices + size * width,
-                count,
-                step: 24,
-                key: 8,
-                is_general: lookup != self.plain_lookup || lookup == 0,
-            }
+            (indices + size * width, lookup != self.plain_lookup || lookup == 0)
         } else {
             let (log_size, log_bytes, kind) = (copy.byte(keys + 8), copy.byte(keys + 9), copy.byte(keys + 10));
             if log_size > 40 || log_bytes > 44 || count > 1 << log_size {
                 return None;
             }
-            let is_general = kind == 0;
-            Entries {
-                keys,
-                first: indices + (1 << log_bytes),
-                count,
-                step: if is_general { 24 } else { 16 },
-                key: if is_general { 8 } else { 0 },
-                is_general,
-            }
+            (indices + (1 << log_bytes), kind == 0)
+        };
+        // From 3.11 on, those whose keys are strings have no hash.
+        let has_hash = is_general || self.minor() < 11;
+        let (key, step) = if has_hash { (8, 24) } else { (0, 16) };
+        let entries = Entries {
+            keys,
+            first,
+            count,
+            step,
+            key,
+            is_general,
         };
         // Shared empty keys may lie in memory that is not writable.
         (count == 0 || is_present(copy, &entries.range())).then_some(entries)
@@ -190,7 +186,7 @@ impl Python {
     }
 
     /// An `OrderedDict` has a list of nodes {key, hash, next, previous} besides; each counts as a reference to its key.
-    fn ordered_nodes<'a>(&self, copy: &'a Image, dict: u64) -> impl Iterator<Item = u64> + use<'a> {
+    pub(super) fn ordered_nodes<'a>(&self, copy: &'a Image, dict: u64) -> impl Iterator<Item = u64> + use<'a> {
         const NEXT: u64 = 16;
         // A torn list may lead back into itself.
         let used = copy.word(dict + OBJECT_SIZE).min(copy.copied_bytes() / 32);
@@ -209,10 +205,6 @@ impl Python {
         for (index, node) in self.ordered_nodes(copy, dict).enumerate() {
             push(found, EdgeKind::Key, index as u64, copy.word(node));
         }
-    }
-
-    pub(super) fn ordered_arrays(&self, copy: &Image, dict: u64, arrays: &mut Vec<Range<u64>>) {
-        arrays.extend(self.ordered_nodes(copy, dict).map(|node| node..node + 32));
     }
 
     /// The array of a list, or the elements of a tuple.
@@ -260,7 +252,7 @@ impl Python {
     }
 
     /// The blocks of a deque: {previous, 64 elements, next}, and the elements in use: index of the first, number.
-    fn deque_blocks(&self, copy: &Image, deque: u64) -> (Vec<u64>, u64, u64) {
+    pub(super) fn deque_blocks(&self, copy: &Image, deque: u64) -> (Vec<u64>, u64, u64) {
         let (mut block, first, count) = (
             copy.word(deque + 24),
             copy.word(deque + 40),
@@ -296,11 +288,6 @@ impl Python {
         }
     }
 
-    pub(super) fn deque_arrays(&self, copy: &Image, deque: u64, arrays: &mut Vec<Range<u64>>) {
-        let blocks = self.deque_blocks(copy, deque).0.into_iter();
-        arrays.extend(blocks.map(|block| block..block + DEQUE_NEXT + 8));
-    }
-
     /// What a module written in C keeps for itself.
     pub(super) fn module_state(&self, copy: &Image, module: u64) -> Option<Range<u64>> {
         const MOST_BYTES: u64 = 1 << 20;
@@ -320,4 +307,4 @@ impl Python {
 
 /// Elements of a block of a deque, and where the next block is.
 const DEQUE_BLOCK: u64 = 64;
-const DEQUE_NEXT: u64 = 8 + DEQUE_BLOCK * 8;
+pub const DEQUE_NEXT: u64 = 8 + DEQUE_BLOCK * 8;

@@ -1,9 +1,6 @@
-//! What paths are described with besides names: closures, context variables, the collector, and where roots are read from.
-
-use std::ops::Range;
+//! What paths are described with besides names: closures, context variables, the collector.
 
 use crate::copy::Image;
-use crate::python::references::is_address;
 use crate::python::text::{MOST_CHARACTERS, plain};
 use crate::python::{OBJECT_SIZE, Python};
 use culeak::cpython::ABSENT;
@@ -11,30 +8,16 @@ use culeak::cpython::ABSENT;
 /// The name of a `contextvars.ContextVar`, in all versions.
 const CONTEXT_VARIABLE_NAME: u64 = 16;
 
-/// Bytes of a frame's head that are read again, and the fewest of its variables.
-const FRAME_BYTES: u64 = 512;
-
 impl Python {
     /// The variable of the enclosing function that is in this cell of a function's closure.
     pub(crate) fn free_variable(&mut self, copy: &Image, function: u64, index: u64) -> Option<String> {
-        let o = self.offsets;
-        let code = copy.word(function + o.function_code);
-        let cells = copy.word(copy.word(function + o.function_closure) + OBJECT_SIZE);
-        let (names, index) = match o.code_free_names {
-            // The last of all variables are those of enclosing functions.
-            ABSENT => {
-                let all = u64::from(copy.half(code + o.code_variables));
-                (
-                    copy.word(code + o.code_variable_names),
-                    all.checked_sub(cells)?.checked_add(index)?,
-                )
-            }
-            at => (copy.word(code + at), index),
-        };
-        if index >= copy.word(names + OBJECT_SIZE) {
-            return None;
-        }
-        let name = copy.word(names + o.tuple_items + index * 8);
+        let code = Some(copy.word(function + self.offsets.function_code)).filter(|code| self.is_code(copy, *code))?;
+        let cells = copy.word(
+            copy.word(function + self.offsets.function_closure)
+                .wrapping_add(OBJECT_SIZE),
+        );
+        let index = self.variables(copy, code).checked_sub(cells)?.checked_add(index)?;
+        let name = self.name_of_variable(copy, code, index)?;
         self.text(copy, name, MOST_CHARACTERS).map(|name| plain(&name))
     }
 
@@ -66,37 +49,5 @@ impl Python {
             1 => Some(true),
             _ => None,
         }
-    }
-
-    /// What [`Python::roots`] reads.
-    pub(crate) fn root_ranges(&self, copy: &Image) -> Vec<Range<u64>> {
-        let o = &self.offsets;
-        let mut ranges = Vec::new();
-        let interpreters = self.interpreters(copy);
-        for interpreter in &interpreters {
-            for at in [
-                o.interpreter_modules,
-                o.interpreter_sysdict,
-                o.interpreter_builtins,
-                o.interpreter_threads,
-            ] {
-                ranges.push(interpreter + at..interpreter + at + 8);
-            }
-        }
-        for thread in self.threads(copy, &interpreters) {
-            ranges.push(thread.address..thread.address + o.thread_bytes);
-            if o.c_frame_current != ABSENT {
-                let at = copy.word(thread.address + o.thread_c_frame) + o.c_frame_current;
-                ranges.push(at..at + 8);
-            }
-            let handled = copy.word(thread.address + o.thread_exc_info);
-            if is_address(handled) {
-                ranges.push(handled..handled + 64);
-            }
-            for frame in self.thread_frames(copy, thread.address) {
-                ranges.push(frame..frame + FRAME_BYTES);
-            }
-        }
-        ranges
     }
 }

@@ -23,12 +23,10 @@ impl Python {
     pub fn find(copy: &Image, modules: &Modules) -> Result<Option<Python>, Error> {
         let unsupported = |module: &Module, reason: Reason| Error::Unsupported(format!("{}: {reason}", module.path));
         // An interpreter has another name if a program contains it; looking at every file takes longer.
-        let (likely, others): (Vec<_>, Vec<_>) = modules
-            .all()
-            .iter()
-            .partition(|module| module.file_name().contains("python"));
+        let is_likely = |module: &&Module| module.file_name().contains("python");
+        let (likely, others): (Vec<_>, Vec<_>) = modules.all().iter().partition(is_likely);
         for module in likely.into_iter().chain(others) {
-            let find = |name: &str| modules.address_of(module, name);
+            let find = |name: &str| module.address_of(copy, name);
             if let Some(runtime) = find("_PyRuntime") {
                 let mut python = examine(copy, module, runtime, &find).map_err(|reason| unsupported(module, reason))?;
                 python.signal_handlers = python.find_handlers(copy, module);

@@ -6,10 +6,9 @@
 //! While a frame executes, the depth of its value stack is only in a register; what its slots hold may then be stale. From
 //! 3.14 on the low bits of a slot say whether it counts as a reference.
 
-use std::collections::HashSet;
-
 use culeak::reader::{BEFORE_FIRST, python_line};
 
+use crate::Set;
 use crate::copy::Image;
 use crate::graph::{Edge, EdgeKind};
 use crate::python::containers::is_present;
@@ -48,7 +47,7 @@ impl Python {
         if self.minor() >= 14 { word & !TAGS } else { word }
     }
 
-    fn is_code(&self, copy: &Image, address: u64) -> bool {
+    pub(super) fn is_code(&self, copy: &Image, address: u64) -> bool {
         is_address(address) && copy.has(address) && copy.word(address + OBJECT_TYPE) == self.code_type
     }
 
@@ -59,7 +58,7 @@ impl Python {
     }
 
     /// The number of variables of a code object, those of enclosing functions and for inner ones included.
-    fn variables(&self, copy: &Image, code: u64) -> u64 {
+    pub(super) fn variables(&self, copy: &Image, code: u64) -> u64 {
         let o = &self.offsets;
         let mut count = u64::from(copy.half(code + o.code_variables));
         if o.code_cell_names != ABSENT {
@@ -239,12 +238,8 @@ impl Python {
         let code = self.frame_code(copy, frame)?;
         let instruction = copy.word(frame + o.frame_instruction);
         let offset = instruction.checked_sub(code + o.code_instructions);
-        Some((
-            code,
-            offset
-                .and_then(|offset| u32::try_from(offset).ok())
-                .unwrap_or(BEFORE_FIRST),
-        ))
+        let offset = offset.and_then(|offset| u32::try_from(offset).ok());
+        Some((code, offset.unwrap_or(BEFORE_FIRST)))
     }
 
     /// `gen, train.py:62`.
@@ -253,14 +248,8 @@ impl Python {
         let o = self.offsets;
         let name = self.short_text(copy, copy.word(code + o.code_name));
         let file = self.text(copy, copy.word(code + o.code_file), 4096).unwrap_or_default();
-        let file: String = file
-            .rsplit('/')
-            .next()
-            .unwrap_or_default()
-            .chars()
-            .take(MOST_CHARACTERS as usize)
-            .collect();
-        let file = plain(&file);
+        let file = file.rsplit('/').next().unwrap_or_default();
+        let file = plain(&file.chars().take(MOST_CHARACTERS as usize).collect::<String>());
         let table = self.byte_string(copy, copy.word(code + o.code_lines), MOST_LINE_BYTES);
         let first = copy.half(code + o.code_first_line);
         Some(
@@ -274,26 +263,28 @@ impl Python {
     /// The name of a variable.
     pub(super) fn variable(&mut self, copy: &Image, address: u64, kind: Option<Kind>, index: u64) -> Option<String> {
         let (code, _) = self.position(copy, address, kind)?;
-        let o = self.offsets;
-        let name_in = |tuple: u64, index: u64| {
-            let tuple = Some(tuple).filter(|&tuple| is_address(tuple))?;
-            let names = self.elements(copy, tuple + o.tuple_items, tuple).unwrap_or_default();
-            let at = names.start.checked_add(index.checked_mul(8)?)?;
-            names.contains(&at).then(|| copy.word(at))
+        let name = self.name_of_variable(copy, code, index)?;
+        Some(self.short_text(copy, name))
+    }
+
+    /// Where the name of a variable of a code object is. The last ones are those of enclosing functions.
+    pub(super) fn name_of_variable(&self, copy: &Image, code: u64, index: u64) -> Option<u64> {
+        let o = &self.offsets;
+        let tables = match o.code_cell_names {
+            ABSENT => vec![o.code_variable_names],
+            cells => vec![o.code_variable_names, cells, o.code_free_names],
         };
-        let names = |at: u64| copy.word(code + at);
-        let name = if o.code_cell_names == ABSENT {
-            name_in(names(o.code_variable_names), index)
-        } else {
-            let locals = u64::from(copy.half(code + o.code_variables));
-            let cells = copy.word(names(o.code_cell_names).wrapping_add(OBJECT_SIZE));
-            match index {
-                _ if index < locals => name_in(names(o.code_variable_names), index),
-                _ if index - locals < cells => name_in(names(o.code_cell_names), index - locals),
-                _ => name_in(names(o.code_free_names), index - locals - cells),
+        let mut index = index;
+        for table in tables {
+            let tuple = copy.word(code + table);
+            let names = self.elements(copy, tuple.wrapping_add(o.tuple_items), tuple)?;
+            let count = (names.end - names.start) / 8;
+            if index < count {
+                return Some(copy.word(names.start + index * 8));
             }
-        };
-        Some(self.short_text(copy, name?))
+            index -= count;
+        }
+        None
     }
 
     /// The frames of a thread, innermost first: objects before 3.11.
@@ -309,7 +300,7 @@ impl Python {
             o.frame_previous
         };
         let mut frames = Vec::new();
-        let mut seen = HashSet::new();
+        let mut seen = Set::default();
         while is_address(frame) && frame & 7 == 0 && copy.has(frame) && seen.insert(frame) {
             // Some of 3.12 and later mark calls from C and run no code.
             if self.minor() < 11 || self.frame_code(copy, frame).is_some() {

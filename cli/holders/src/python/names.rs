@@ -1,9 +1,6 @@
 //! What to call objects and references, in the words of a Python program.
 
-use std::collections::HashSet;
-
-use foldhash::fast::FixedState;
-
+use crate::Set;
 use crate::copy::Image;
 use crate::graph::{Edge, EdgeKind};
 use crate::python::frames::{FRAME_FIELD, FRAME_FIELDS};
@@ -82,41 +79,41 @@ impl Python {
                 let key = entries.map_or(0, |entries| entries.key(copy, index));
                 starred(format!("[{}]", self.key(copy, key)))
             }
-            EdgeKind::Key => same("key".to_owned()),
-            EdgeKind::Member => same("element".to_owned()),
+            EdgeKind::Key => Label::same("key".to_owned()),
+            EdgeKind::Member => Label::same("element".to_owned()),
             EdgeKind::Field => {
                 let field = of.and_then(|of| self.types[of].fields.get(index as usize));
                 match index.checked_sub(FRAME_FIELD) {
                     Some(frame_field) if field.is_none() => {
                         let name = FRAME_FIELDS.get(frame_field as usize).unwrap_or(&"?");
-                        same(format!(".{name}"))
+                        Label::same(format!(".{name}"))
                     }
                     _ => {
                         let name = field.map_or("?", |field| &field.name);
                         Label {
                             hidden: name == "__dict__",
-                            ..same(format!(".{}", plain(name)))
+                            ..Label::same(format!(".{}", plain(name)))
                         }
                     }
                 }
             }
             EdgeKind::Dictionary => Label {
                 hidden: true,
-                ..same(".__dict__".to_owned())
+                ..Label::same(".__dict__".to_owned())
             },
             EdgeKind::Attribute => {
                 let keys = of.map(|of| copy.word(self.types[of].address + self.offsets.type_cached_keys));
                 let entries = keys.and_then(|keys| self.entries(copy, keys));
                 let key = entries.map_or(0, |entries| entries.key(copy, index));
                 let name = self.text(copy, key, MOST_CHARACTERS);
-                same(name.map_or_else(|| ".?".to_owned(), |name| attribute(&name)))
+                Label::same(name.map_or_else(|| ".?".to_owned(), |name| attribute(&name)))
             }
             EdgeKind::Local => {
                 let name = self.variable(copy, address, kind, index);
-                same(format!("local {}", name.as_deref().unwrap_or("?")))
+                Label::same(format!("local {}", name.as_deref().unwrap_or("?")))
             }
-            EdgeKind::Stack => same("value stack".to_owned()),
-            EdgeKind::Class => same(".__class__".to_owned()),
+            EdgeKind::Stack => Label::same("value stack".to_owned()),
+            EdgeKind::Class => Label::same(".__class__".to_owned()),
             EdgeKind::Word => Label {
                 concrete: match index.checked_sub(STATE_WORDS) {
                     Some(index) => format!("state +{}", index * 8),
@@ -166,7 +163,7 @@ impl Python {
     }
 
     /// The addresses of all types that were met and have a base of this name.
-    pub fn types_below(&self, copy: &Image, base: &str) -> HashSet<u64, FixedState> {
+    pub fn types_below(&self, copy: &Image, base: &str) -> Set<u64> {
         let o = &self.offsets;
         let is_base = |class: u64| copy.text(copy.word(class + o.type_name), 200).rsplit('.').next() == Some(base);
         let is_below = |class: u64| {
@@ -198,8 +195,13 @@ impl Python {
         }
     }
 
+    /// As [`Python::small_number`], if it is not negative.
+    pub(crate) fn natural_number(&self, copy: &Image, number: u64) -> Option<u64> {
+        u64::try_from(self.small_number(copy, number)?).ok()
+    }
+
     /// The value of an `int` of at most 60 bits.
-    pub(crate) fn small_number(&self, copy: &Image, number: u64) -> Option<i64> {
+    fn small_number(&self, copy: &Image, number: u64) -> Option<i64> {
         const DIGITS: u64 = 24;
         const DIGIT_BITS: u32 = 30;
         let size = copy.word(number + OBJECT_SIZE);
@@ -224,15 +226,6 @@ fn attribute(name: &str) -> String {
     match !name.is_empty() && name.chars().all(|letter| letter.is_alphanumeric() || letter == '_') {
         true => format!(".{name}"),
         false => format!(".{}", quoted(name)),
-    }
-}
-
-/// The same in all paths of a shape.
-fn same(text: String) -> Label {
-    Label {
-        shape: text.clone(),
-        concrete: text,
-        hidden: false,
     }
 }
 

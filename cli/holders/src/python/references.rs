@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use crate::copy::{Image, PAGE};
 use crate::graph::{Edge, EdgeKind};
-use crate::python::containers::is_present;
+use crate::python::containers::{DEQUE_NEXT, is_present};
 use crate::python::types::{Kind, TypeInfo};
 use crate::python::{OBJECT_SIZE, OBJECT_TYPE, Python, Reference, Sort, TypeId};
 
@@ -130,10 +130,8 @@ impl Python {
             return 0..0;
         }
         let keys = copy.word(info.address + self.offsets.type_cached_keys);
-        let mut count = self
-            .entries(copy, keys)
-            .map_or(0, |entries| entries.count)
-            .min(MOST_VALUES);
+        let entries = self.entries(copy, keys);
+        let mut count = entries.map_or(0, |entries| entries.count.min(MOST_VALUES));
         if self.minor() >= 13 {
             count = count.min(copy.byte(address + info.basic).into());
         }
@@ -188,14 +186,17 @@ impl Python {
             Kind::Dict => self.dict_arrays(copy, address, &mut arrays),
             Kind::OrderedDict => {
                 self.dict_arrays(copy, address, &mut arrays);
-                self.ordered_arrays(copy, address, &mut arrays);
+                arrays.extend(self.ordered_nodes(copy, address).map(|node| node..node + 32));
             }
             Kind::List => {
                 let start = copy.word(address + self.offsets.list_items);
                 arrays.extend(self.elements(copy, start, address));
             }
             Kind::Set => arrays.extend(self.set_table(copy, address)),
-            Kind::Deque => self.deque_arrays(copy, address, &mut arrays),
+            Kind::Deque => {
+                let blocks = self.deque_blocks(copy, address).0.into_iter();
+                arrays.extend(blocks.map(|block| block..block + DEQUE_NEXT + 8));
+            }
             Kind::Module => arrays.extend(self.module_state(copy, address)),
             _ => {}
         }

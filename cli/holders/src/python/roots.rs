@@ -1,9 +1,9 @@
 //! Where the walk begins in Python, best names first: modules, then each thread's frames and what else it holds, then what
 //! the interpreter keeps for itself.
 
-use std::collections::HashSet;
 use std::ops::Range;
 
+use crate::Set;
 use crate::copy::Image;
 use crate::python::references::is_address;
 use crate::python::{Python, PythonRoot, Rooted, Sort, ThreadPart};
@@ -66,12 +66,9 @@ impl Python {
         interpreter_roots(&state, see);
         if o.interpreter_monitoring != ABSENT {
             let root = PythonRoot::Interpreter("monitoring callback");
-            for callbacks in interpreters
-                .iter()
-                .map(|interpreter| interpreter + o.interpreter_monitoring)
-            {
+            for interpreter in &interpreters {
                 for at in (0..o.interpreter_monitoring_bytes).step_by(8) {
-                    object(see, &root, copy.word(callbacks + at));
+                    object(see, &root, copy.word(interpreter + o.interpreter_monitoring + at));
                 }
             }
         }
@@ -93,7 +90,7 @@ impl Python {
         let system_threads = copy.source().threads();
         let pid = copy.source().pid();
         let mut found = Vec::new();
-        let mut seen = HashSet::new();
+        let mut seen = Set::default();
         for (number, interpreter) in interpreters.iter().enumerate() {
             let mut address = copy.word(interpreter + o.interpreter_threads);
             while is_address(address) && copy.has(address) && seen.insert(address) {
@@ -125,53 +122,47 @@ impl Python {
         let (thread, main) = (state.id, state.is_main);
         let root = |part| PythonRoot::Thread { thread, main, part };
         let word = |at: u64| copy.word(state.address + at);
-        // References with a name of their own: each is one holder.
-        let mut named: Vec<u64> = [
-            o.thread_dict,
-            o.thread_context,
-            o.thread_raised,
-            o.thread_profiler,
-            o.thread_tracer,
-        ]
-        .map(|at| state.address + at)
-        .to_vec();
         let is_frame = self.minor() >= 11;
         for target in self.thread_frames(copy, state.address) {
             let sort = Sort::Named;
             see(&root(ThreadPart::Frame), Rooted { target, is_frame, sort });
         }
-        object(see, &root(ThreadPart::Locals), word(o.thread_dict));
-        object(see, &root(ThreadPart::Context), word(o.thread_context));
-        let exception = root(ThreadPart::Exception);
-        object(see, &exception, word(o.thread_raised));
-        if self.minor() < 12 {
-            // Its traceback.
-            object(see, &exception, word(o.thread_raised + 8));
-            named.push(state.address + o.thread_raised + 8);
-        }
+        // The traceback of an exception is behind it.
+        let traceback = if self.minor() < 12 {
+            o.thread_raised + 8
+        } else {
+            o.thread_raised
+        };
+        let mut named: Vec<(u64, ThreadPart)> = [
+            (o.thread_dict, ThreadPart::Locals),
+            (o.thread_context, ThreadPart::Context),
+            (o.thread_raised, ThreadPart::Exception),
+            (traceback, ThreadPart::Exception),
+            (o.thread_profiler, ThreadPart::Hook("profile function")),
+            (o.thread_tracer, ThreadPart::Hook("trace function")),
+        ]
+        .map(|(at, part)| (state.address + at, part))
+        .to_vec();
+        named.dedup();
         let mut handled = word(o.thread_exc_info);
         for _ in 0..MOST_EXCEPTIONS {
             if !is_address(handled) || !copy.has(handled) {
                 break;
             }
-            object(see, &exception, copy.word(handled + o.exc_value));
-            named.push(handled + o.exc_value);
+            named.push((handled + o.exc_value, ThreadPart::Exception));
             if self.minor() < 11 {
-                object(see, &exception, copy.word(handled + o.exc_value + 8));
-                named.push(handled + o.exc_value + 8);
+                named.push((handled + o.exc_value + 8, ThreadPart::Exception));
             }
             handled = copy.word(handled + o.exc_previous);
         }
-        for (at, name) in [
-            (o.thread_profiler, "profile function"),
-            (o.thread_tracer, "trace function"),
-        ] {
-            object(see, &root(ThreadPart::Hook(name)), word(at));
+        for (at, part) in &named {
+            object(see, &root(*part), copy.word(*at));
         }
         for at in (0..o.thread_bytes).step_by(8) {
             let target = word(at);
             // Its links to other states, and to its own frame.
-            if is_address(target) && !named.contains(&(state.address + at)) && self.object(copy, target).is_some() {
+            let is_named = named.iter().any(|(named, _)| *named == state.address + at);
+            if is_address(target) && !is_named && self.object(copy, target).is_some() {
                 see(&root(ThreadPart::State), Rooted::to(target, Sort::Word));
             }
         }
@@ -186,9 +177,8 @@ impl Python {
             ABSENT => {
                 let modules = copy.word(interpreter + o.interpreter_modules);
                 let module = self.value_of(copy, modules, "atexit");
-                module
-                    .and_then(|module| self.module_state(copy, module))
-                    .map(|state| state.start)
+                let state = module.and_then(|module| self.module_state(copy, module));
+                state.map(|state| state.start)
             }
             _ if self.is_state_shifted => None,
             at => Some(interpreter + at),
@@ -220,12 +210,9 @@ impl Python {
             if first == ABSENT {
                 continue;
             }
-            for entry in (first..first + bytes)
-                .step_by(o.static_type_bytes as usize)
-                .map(|at| interpreter + at)
-            {
+            for entry in (first..first + bytes).step_by(o.static_type_bytes as usize) {
                 for at in [o.static_type_dict, o.static_type_subclasses] {
-                    let target = copy.word(entry + at);
+                    let target = copy.word(interpreter + entry + at);
                     if is_address(target) {
                         see(
                             &PythonRoot::Interpreter("static types"),
@@ -249,10 +236,8 @@ impl Python {
     /// The value of a text in a dictionary.
     pub(super) fn value_of(&mut self, copy: &Image, dict: u64, name: &str) -> Option<u64> {
         let of = self.object(copy, dict)?;
-        let values = self.is_dict(of).then(|| self.values_by_name(copy, dict))?;
-        values
-            .into_iter()
-            .find_map(|(key, value)| (key == name).then_some(value))
+        let mut values = self.is_dict(of).then(|| self.values_by_name(copy, dict))?.into_iter();
+        values.find_map(|(key, value)| (key == name).then_some(value))
     }
 }
 

@@ -7,7 +7,7 @@
 
 use crate::copy::Image;
 use crate::modules::Module;
-use crate::python::{Python, TypeId};
+use crate::python::Python;
 
 /// The number of signals of Linux.
 pub(super) const SIGNALS: u64 = 64;
@@ -44,13 +44,9 @@ impl Python {
                 _ => None,
             };
             let Some(of) = of else { return false };
-            numbers += usize::from(self.is_integer(of));
+            numbers += usize::from(self.type_name(of) == "int");
         }
         numbers > SIGNALS as usize / 2
-    }
-
-    fn is_integer(&self, of: TypeId) -> bool {
-        self.type_name(of) == "int"
     }
 
     /// The function of each signal that has one.

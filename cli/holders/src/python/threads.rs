@@ -1,7 +1,6 @@
 //! The names that a program gives to its threads: those of `threading.Thread`.
 
-use std::collections::HashMap;
-
+use crate::Map;
 use crate::copy::Image;
 use crate::graph::EdgeKind;
 use crate::python::text::{MOST_CHARACTERS, plain};
@@ -12,8 +11,8 @@ const MOST_THREADS: usize = 10_000;
 
 impl Python {
     /// The names of threads, by the number by which roots refer to the thread. Threads that Python did not start have none.
-    pub(crate) fn thread_names(&mut self, copy: &Image) -> HashMap<u64, String> {
-        let mut names = HashMap::new();
+    pub(crate) fn thread_names(&mut self, copy: &Image) -> Map<u64, String> {
+        let mut names = Map::default();
         let interpreters = self.interpreters(copy);
         let threads = self.threads(copy, &interpreters);
         for &interpreter in &interpreters {
@@ -53,6 +52,6 @@ impl Python {
         if self.type_name(of) != "int" {
             return None;
         }
-        u64::try_from(self.small_number(copy, address)?).ok()
+        self.natural_number(copy, address)
     }
 }

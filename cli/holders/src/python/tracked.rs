@@ -8,6 +8,7 @@ use crate::modules::{Module, Modules};
 use crate::python::references::is_address;
 use crate::python::types::{Kind, TypeInfo};
 use crate::python::{OBJECT_TYPE, Python, TypeId};
+use crate::starts_with_one;
 use culeak::cpython::ABSENT;
 
 const HEADER: u64 = 16;
@@ -117,11 +118,7 @@ impl Python {
     /// The static memory of the interpreter's own file, where older versions have their lists of free objects.
     pub fn globals(&self, modules: &Modules) -> Vec<std::ops::Range<u64>> {
         // A program with its own name may contain the interpreter, among much else.
-        let is_own = |module: &&Module| {
-            ["python", "libpython"]
-                .iter()
-                .any(|name| module.file_name().starts_with(name))
-        };
+        let is_own = |module: &&Module| starts_with_one(module.file_name(), &["python", "libpython"]);
         let file = modules.with_global(self.runtime).filter(is_own);
         file.map_or_else(Vec::new, |file| file.globals.clone())
     }

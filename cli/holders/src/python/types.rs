@@ -4,9 +4,9 @@
 //! with a known structure; the words behind that structure have names where the type describes its members (slots are
 //! members), and are unnamed otherwise.
 
-use std::collections::HashMap;
 use std::ops::Index;
 
+use crate::Map;
 use crate::copy::Image;
 use crate::graph::{Edge, EdgeKind};
 use crate::python::{OBJECT_TYPE, Sort, TypeId};
@@ -120,22 +120,17 @@ pub struct Types {
     minor: u32,
     all: Vec<TypeInfo>,
     /// By address; `None`: it is not a type.
-    by_address: HashMap<u64, Option<TypeId>, foldhash::fast::FixedState>,
+    by_address: Map<u64, Option<TypeId>>,
     /// Those that were asked for last, each at a place that its address decides.
     recent: Box<[(u64, Option<TypeId>); 256]>,
     /// The interpreter's own types, by address.
-    known: HashMap<u64, Structure>,
+    known: Map<u64, Structure>,
     object_type: u64,
     type_type: u64,
 }
 
-/// A type of the interpreter whose structure is known.
-#[derive(Debug, Clone)]
-pub struct Structure {
-    pub kind: Kind,
-    /// Without the instance dictionary.
-    pub fields: Vec<(u64, &'static str, Sort)>,
-}
+/// What is known of the structure of a type of the interpreter: its kind and its fields, without the instance dictionary.
+type Structure = (Kind, Vec<(u64, &'static str, Sort)>);
 
 impl Index<TypeId> for Types {
     type Output = TypeInfo;
@@ -155,9 +150,9 @@ impl Types {
         Some(Types {
             minor,
             all: Vec::new(),
-            by_address: HashMap::default(),
+            by_address: Map::default(),
             recent: Box::new([(0, None); 256]),
-            known: known.filter_map(|(name, known)| Some((find(name)?, known))).collect(),
+            known: (known.filter_map(|(kind, name, fields)| Some((find(name)?, (kind, fields))))).collect(),
             object_type: find("PyBaseObject_Type")?,
             type_type: find("PyType_Type")?,
         })
@@ -244,12 +239,8 @@ impl Types {
             _ => word(offsets.type_dict_offset) as i64,
         };
         if dict_offset > 0 && flags & MANAGED_DICT == 0 && (dict_offset as u64) < basic {
-            fields.push(Field {
-                offset: dict_offset as u64,
-                edge: Edge::new(EdgeKind::Dictionary, 0),
-                sort: Sort::Named,
-                name: "__dict__".into(),
-            });
+            let edge = Edge::new(EdgeKind::Dictionary, 0);
+            fields.push(field(edge, dict_offset as u64, "__dict__", Sort::Named));
         }
         let members = members(copy, offsets, bases);
         for offset in (known_bytes..basic.saturating_sub(7)).step_by(8) {
@@ -257,13 +248,8 @@ impl Types {
                 continue;
             }
             fields.push(match members.get(&offset) {
-                Some(name) => field(fields.len(), offset, name, Sort::Named),
-                None => Field {
-                    offset,
-                    edge: Edge::word(offset / 8),
-                    sort: Sort::Word,
-                    name: "".into(),
-                },
+                Some(name) => named_field(fields.len(), offset, name, Sort::Named),
+                None => named_field(0, offset, "", Sort::Word),
             });
         }
         let is_heap = flags & HEAP != 0;
@@ -304,22 +290,18 @@ impl Types {
                 let is_native = !is_heap || name.contains('.');
                 is_native.then(|| known_by_name(&name, basic(base), offsets))?
             });
-            if let Some(known) = known {
-                let rest = match known.kind {
+            if let Some((kind, fields)) = known {
+                let rest = match kind {
                     // Behind the digits of a number there is nothing but its dictionary.
                     Kind::Leaf if item(base) > 0 => u64::MAX,
                     Kind::Tuple | Kind::Frame | Kind::Generator | Kind::Code => u64::MAX,
                     _ => basic(base).next_multiple_of(8),
                 };
-                let number = |(number, &(offset, name, sort)): (usize, &(u64, &str, Sort))| match name {
-                    "" => Field {
-                        edge: Edge::word(offset / 8),
-                        ..field(number, offset, name, sort)
-                    },
-                    name => field(number, offset, name, sort),
+                let number = |(number, &(offset, name, sort)): (usize, &(u64, &str, Sort))| {
+                    named_field(number, offset, name, sort)
                 };
-                let fields = known.fields.iter().filter(|field| field.0 != ABSENT);
-                return (Some((known.kind, fields.enumerate().map(number).collect())), rest);
+                let fields = fields.iter().filter(|field| field.0 != ABSENT);
+                return (Some((kind, fields.enumerate().map(number).collect())), rest);
             }
         }
         let first = if item(bases[0]) > 0 { 24 } else { 16 };
@@ -340,23 +322,32 @@ fn number(copy: &Image, offsets: &Offsets, bases: &[u64]) -> Option<Number> {
     }
 }
 
-fn field(number: usize, offset: u64, name: &str, sort: Sort) -> Field {
-    let edge = Edge::new(EdgeKind::Field, number as u64);
+/// A field with this number; a word without a name has none.
+fn named_field(number: usize, offset: u64, name: &str, sort: Sort) -> Field {
+    let edge = match name {
+        "" => Edge::word(offset / 8),
+        _ => Edge::new(EdgeKind::Field, number as u64),
+    };
+    field(edge, offset, name, sort)
+}
+
+fn field(edge: Edge, offset: u64, name: &str, sort: Sort) -> Field {
+    let name = name.into();
     Field {
         offset,
         edge,
         sort,
-        name: name.into(),
+        name,
     }
 }
 
 /// The members of a type and its bases that are references, by offset.
-fn members(copy: &Image, offsets: &Offsets, bases: &[u64]) -> HashMap<u64, String> {
+fn members(copy: &Image, offsets: &Offsets, bases: &[u64]) -> Map<u64, String> {
     /// `T_OBJECT` and `T_OBJECT_EX`.
     const REFERENCES: [u32; 2] = [6, 16];
     const ROW: u64 = 40;
     const MOST: u64 = 1000;
-    let mut found = HashMap::new();
+    let mut found = Map::default();
     for base in bases {
         let table = copy.word(base + offsets.type_members);
         for row in (0..MOST).map(|number| table.wrapping_add(number * ROW)) {
@@ -379,8 +370,11 @@ macro_rules! fields {
     ($($sort:ident $offset:expr => $name:literal),* $(,)?) => { vec![$(($offset, $name, Sort::$sort)),*] };
 }
 
-/// The types of the interpreter with a known structure, by exported name.
-fn known(o: &Offsets) -> Vec<(&'static str, Structure)> {
+/// How a type of the interpreter is read, its exported name, and its fields.
+type Known = (Kind, &'static str, Vec<(u64, &'static str, Sort)>);
+
+/// The types of the interpreter with a known structure.
+fn known(o: &Offsets) -> Vec<Known> {
     // Before 3.11 an exception has three words: type, value, traceback.
     let older = |more: u64| {
         if o.version < 0x30b {
@@ -427,7 +421,7 @@ fn known(o: &Offsets) -> Vec<(&'static str, Structure)> {
     let variable = fields![Named 24 => "default"];
     let range = fields![Named 16 => "start", Named 24 => "stop", Named 32 => "step", Named 40 => "length"];
     let descriptor = fields![Context 16 => "__objclass__"];
-    let exported = [
+    vec![
         (Kind::Type, "PyType_Type", class),
         (Kind::Dict, "PyDict_Type", vec![]),
         (Kind::Dict, "PyFrozenDict_Type", vec![]),
@@ -473,16 +467,12 @@ fn known(o: &Offsets) -> Vec<(&'static str, Structure)> {
         (Kind::Leaf, "PyFloat_Type", vec![]),
         (Kind::Leaf, "PyComplex_Type", vec![]),
         (Kind::Object, "PyRange_Type", range),
-    ];
-    let exported = exported.into_iter();
-    exported
-        .map(|(kind, name, fields)| (name, Structure { kind, fields }))
-        .collect()
+    ]
 }
 
 /// Types whose address is not exported, by name.
 fn known_by_name(name: &str, basic: u64, o: &Offsets) -> Option<Structure> {
-    let (kind, fields) = match name {
+    Some(match name {
         "BaseException" => (
             Kind::Object,
             fields![
@@ -514,8 +504,7 @@ fn known_by_name(name: &str, basic: u64, o: &Offsets) -> Option<Structure> {
             (Kind::Object, fields![Named 16 => "raw"])
         }
         _ => return None,
-    };
-    Some(Structure { kind, fields })
+    })
 }
 
 impl TypeInfo {

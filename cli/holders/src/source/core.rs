@@ -10,7 +10,6 @@
 //! that is reported. Core files have neither the names of threads nor whether a mapping is shared; a writable mapping of
 //! `/dev/…`, `/memfd:…` or `/SYSV…` is taken for shared.
 
-use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
@@ -19,10 +18,10 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::{Region, Source, Thread};
-use crate::Error;
 use crate::copy::PAGE;
 use crate::copy::selection::containing;
 use crate::modules::headers::{Headers, Segment};
+use crate::{Error, Map, starts_with_one};
 
 mod notes;
 mod segments;
@@ -39,7 +38,7 @@ pub struct Core {
     notes: Notes,
     regions: Vec<Region>,
     /// The mapped files that can be used.
-    files: HashMap<String, File>,
+    files: Map<String, File>,
     limits: Vec<String>,
 }
 
@@ -59,7 +58,7 @@ impl Core {
             segments,
             notes,
             regions: Vec::new(),
-            files: HashMap::new(),
+            files: Map::default(),
             limits: Vec::new(),
         };
         core.regions = core.named_regions();
@@ -149,11 +148,10 @@ impl Core {
         const AT_SYSINFO_EHDR: u64 = 33;
         name(self.notes.auxiliary(AT_RANDOM), "[stack]");
         name(self.notes.auxiliary(AT_SYSINFO_EHDR), "[vdso]");
-        let program = self
-            .notes
-            .auxiliary(AT_PHDR)
-            .and_then(|address| self.mapped_at(address));
-        let Some(program) = program else { return };
+        let headers = self.notes.auxiliary(AT_PHDR);
+        let Some(program) = headers.and_then(|address| self.mapped_at(address)) else {
+            return;
+        };
         let Some(end) = regions.iter().rev().find(|region| region.name == program.name) else {
             return;
         };
@@ -185,7 +183,7 @@ impl Core {
     /// Opens the mapped files, and reports those that are needed but missing.
     fn open_files(&mut self, core: &Path) {
         let written = fs::metadata(core).and_then(|found| found.modified()).ok();
-        let mut usable: HashMap<&str, Option<File>> = HashMap::new();
+        let mut usable: Map<&str, Option<File>> = Map::default();
         let mut missing = Vec::new();
         for mapped in self.notes.mapped.iter().filter(|mapped| !is_shared(&mapped.name)) {
             usable.entry(&mapped.name).or_insert_with(|| {
@@ -217,13 +215,9 @@ impl Core {
 
     /// Whether some memory of a file was not dumped.
     fn needs(&self, name: &str) -> bool {
-        let mut regions = self
-            .regions
-            .iter()
-            .filter(|region| region.name == name && region.readable);
-        regions.any(|region| {
-            self.segment_at(region.range.start)
-                .is_none_or(|segment| segment.file_bytes == 0)
+        self.regions.iter().any(|region| {
+            let segment = self.segment_at(region.range.start);
+            region.name == name && region.readable && segment.is_none_or(|segment| segment.file_bytes == 0)
         })
     }
 
@@ -237,9 +231,8 @@ impl Core {
             .flatten();
         let Some(headers) = in_core else {
             let modified = file.metadata().and_then(|found| found.modified()).ok();
-            return modified
-                .zip(written)
-                .is_some_and(|(modified, written)| modified <= written);
+            let times = modified.zip(written);
+            return times.is_some_and(|(modified, written)| modified <= written);
         };
         let bias = headers.bias(start);
         let expected = headers.build_id(&|address, buffer| dumped(bias.wrapping_add(address), buffer));
@@ -295,10 +288,7 @@ impl Core {
 
 /// The kernel's names of memory that processes share.
 fn is_shared(name: &str) -> bool {
-    ["/dev/", "/memfd:", "/SYSV", "/drm"]
-        .iter()
-        .any(|prefix| name.starts_with(prefix))
-        || name.ends_with(".culeak")
+    starts_with_one(name, &["/dev/", "/memfd:", "/SYSV", "/drm"]) || name.ends_with(".culeak")
 }
 
 /// Whether this is the recorder's library, which holds no memory of the program. `culeak run` maps a temporary copy.
@@ -322,10 +312,6 @@ fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> usize {
 }
 
 impl Source for Core {
-    fn pid(&self) -> Option<u32> {
-        None
-    }
-
     fn regions(&self) -> io::Result<Vec<Region>> {
         Ok(self.regions.clone())
     }
@@ -335,10 +321,9 @@ impl Source for Core {
         let mut found: Vec<Range<u64>> = Vec::new();
         let mut address = range.start;
         while address < range.end {
-            let place = self
-                .segments
-                .partition_point(|segment| segment.memory(0).end <= address);
-            let Some(segment) = self.segments.get(place) else { break };
+            let segments = &self.segments;
+            let place = segments.partition_point(|segment| segment.memory(0).end <= address);
+            let Some(segment) = segments.get(place) else { break };
             let start = address.max(segment.address);
             let end = range.end.min(segment.address + segment.file_bytes);
             if start < end {
@@ -380,10 +365,6 @@ impl Source for Core {
         path.to_path_buf()
     }
 
-    fn is_running(&self) -> bool {
-        false
-    }
-
     fn limits(&self) -> Vec<String> {
         self.limits.clone()
     }
@@ -417,5 +398,4 @@ fn data(file: &File, range: Range<u64>) -> Vec<Range<u64>> {
 }
 
 #[cfg(test)]
-#[allow(clippy::single_range_in_vec_init, reason = "ranges of addresses are values")]
 mod tests;

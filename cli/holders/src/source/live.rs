@@ -259,11 +259,9 @@ fn stack_pointer(pid: u32, thread: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{thread}/syscall")).ok()?;
     // The last two words are the stack pointer and the instruction; "running" has no second one.
     let pointer = text.split_whitespace().rev().nth(1)?;
-    u64::from_str_radix(pointer.strip_prefix("0x")?, 16)
-        .ok()
-        .filter(|&pointer| pointer != 0)
+    let pointer = u64::from_str_radix(pointer.strip_prefix("0x")?, 16).ok()?;
+    (pointer != 0).then_some(pointer)
 }
 
 #[cfg(test)]
-#[allow(clippy::single_range_in_vec_init, reason = "ranges of addresses are values")]
 mod tests;

@@ -128,11 +128,8 @@ impl Taken {
             return 0;
         };
         let next = self.pieces.partition_point(|piece| piece.start <= address);
-        let end = self
-            .pieces
-            .get(next)
-            .map_or(u64::MAX, |piece| piece.start)
-            .min(region.range.end);
+        let next = self.pieces.get(next).map_or(u64::MAX, |piece| piece.start);
+        let end = next.min(region.range.end);
         let count = buffer.len().min((end - address) as usize);
         let offset = region.offset.saturating_add(address - region.range.start);
         let file = File::open(self.file(Path::new(&region.name)));
@@ -193,10 +190,6 @@ fn other_root(pid: u32) -> Option<File> {
 }
 
 impl Source for Taken {
-    fn pid(&self) -> Option<u32> {
-        None
-    }
-
     fn regions(&self) -> io::Result<Vec<Region>> {
         Ok(self.regions.clone())
     }
@@ -217,10 +210,8 @@ impl Source for Taken {
     }
 
     fn left_out(&self, range: &Range<u64>) -> u64 {
-        let inside = self
-            .left_out
-            .iter()
-            .filter(|(area, _)| range.start <= area.start && area.start < range.end);
+        let is_inside = |(area, _): &&(Range<u64>, u64)| range.start <= area.start && area.start < range.end;
+        let inside = self.left_out.iter().filter(is_inside);
         inside.map(|(_, bytes)| bytes).sum()
     }
 
@@ -240,10 +231,6 @@ impl Source for Taken {
             Some(root) => root.join(path.strip_prefix("/").unwrap_or(path)),
             None => path.to_path_buf(),
         }
-    }
-
-    fn is_running(&self) -> bool {
-        false
     }
 
     fn limits(&self) -> Vec<String> {

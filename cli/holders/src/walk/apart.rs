@@ -4,35 +4,49 @@
 //! word of a reached object ─► area ─► block, chunk, other area
 //! ```
 //!
-//! An area counts as reached if the word of something that was reached points into it. All of its words count then, because
-//! its allocator is not known, so what they lead to is possibly held. The CUDA driver has shared memory, too: a pointer on a
-//! stack does not count if the driver's own memory points to the area as well.
+//! An area counts as reached if a word that was followed points into it; the first such word holds it. All of its words count then,
+//! because its allocator is not known, so what they lead to is possibly held. The CUDA driver has shared memory, too: a pointer on
+//! a stack does not count if the driver's own memory points to the area as well.
 
-use super::{Walk, object_in};
-use crate::copy::apart::{Apart, Area};
-use crate::graph::{Edge, NodeId, NodeKind, Phase, Placement, Root};
+use std::ops::Range;
 
-/// Words of the copy that point to one area and are looked at.
-const POINTERS: usize = 1 << 16;
+use super::Walk;
+use crate::Map;
+use crate::copy::Image;
+use crate::copy::apart::{Area, is_apart};
+use crate::copy::selection::containing;
+use crate::graph::{Edge, NodeId, NodeKind, Phase, State};
 
-/// What was found in memory that is searched apart.
+/// Memory that is searched apart, and what was found in it.
 #[derive(Default)]
 pub(crate) struct InApart {
-    /// The nodes of the areas that were reached, in order, and whether each is shared.
-    pub entered: Vec<(NodeId, bool)>,
+    /// The mappings, by address.
+    ranges: Vec<Range<u64>>,
+    /// The first word that leads to each of them, by where the mapping begins: its node, and when it was followed.
+    holders: Map<u64, (NodeId, Edge, Phase)>,
+    /// The nodes of those that were reached, and whether each is shared.
+    pub entered: Map<NodeId, bool>,
     /// By the index of the block: a pointer to it lies in an area that nothing leads to, and whether that is shared.
     pub pointed: Vec<Option<bool>>,
     /// Bytes that were not searched.
     pub left_out: u64,
 }
 
-/// What contains a word that was reached. Better ones are smaller.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Rank {
-    Static,
-    Object,
-    Chunk,
-    Stack,
+impl InApart {
+    pub fn new(copy: &Image) -> InApart {
+        let regions = copy.regions().iter().filter(|region| is_apart(region));
+        InApart {
+            ranges: regions.map(|region| region.range.clone()).collect(),
+            ..InApart::default()
+        }
+    }
+
+    /// Notes a word that leads out of the copy.
+    pub fn note(&mut self, from: NodeId, edge: Edge, phase: Phase, value: u64) {
+        if let Some(range) = containing(&self.ranges, value, Range::clone) {
+            self.holders.entry(range.start).or_insert((from, edge, phase));
+        }
+    }
 }
 
 impl Walk<'_, '_> {
@@ -42,43 +56,18 @@ impl Walk<'_, '_> {
         let apart = self.copy.apart();
         self.apart.pointed = vec![None; self.index.len()];
         self.apart.left_out = apart.bytes_left_out();
-        let pointers = self.pointers_to(&apart);
-        let mut waiting: Vec<(usize, NodeId, Edge)> = (pointers.into_iter().enumerate())
-            .filter_map(|(area, words)| self.holder_of(&words).map(|(node, edge)| (area, node, edge)))
-            .collect();
-        // The last one is entered first.
-        waiting.reverse();
-        let mut is_reached = vec![false; apart.areas.len()];
-        for (area, ..) in &waiting {
-            is_reached[*area] = true;
-        }
-        while let Some((number, from, edge)) = waiting.pop() {
-            let area = &apart.areas[number];
-            let Some(id) = self.enter(area, from, edge) else {
-                continue;
-            };
-            self.graph.begin_scan(id);
-            area.read(self.copy.source(), &mut |start, words| {
-                for (place, value) in words.enumerate() {
-                    let word = (start - area.range.start) / 8 + place as u64;
-                    let edge = Edge::word(word);
-                    match apart.at(value) {
-                        Some(other) if !std::mem::replace(&mut is_reached[other], true) => {
-                            waiting.push((other, id, edge))
-                        }
-                        Some(_) => {}
-                        None => self.word_apart(id, edge, value),
-                    }
-                }
-                self.budget.has_time()
-            });
-            self.graph.end_scan(id);
+        let (of_driver, mut open): (Vec<&Area>, Vec<&Area>) =
+            (apart.areas.iter()).partition(|area| self.is_of_driver(area));
+        // Those that are entered lead to others.
+        let is_reached = |walk: &Self, area: &Area| walk.apart.holders.contains_key(&area.range.start);
+        while let Some(place) = open.iter().position(|area| is_reached(self, area))
+            && self.budget.has_time()
+        {
+            self.enter(open.remove(place));
             self.run();
         }
-        self.apart.entered.sort_unstable_by_key(|entered| entered.0);
         self.search_late();
-        let areas = apart.areas.iter().zip(is_reached);
-        for (area, _) in areas.filter(|(_, is_reached)| !is_reached) {
+        for area in open.into_iter().chain(of_driver) {
             area.read(self.copy.source(), &mut |_, words| {
                 for (block, _) in words.filter_map(|value| self.index.find(value)) {
                     self.apart.pointed[block].get_or_insert(area.shared);
@@ -97,113 +86,48 @@ impl Walk<'_, '_> {
         })
     }
 
-    /// A node for an area that this reference leads to; `None` if there is one, or no room or time.
-    fn enter(&mut self, area: &Area, from: NodeId, edge: Edge) -> Option<NodeId> {
-        if !self.budget.has_time() || self.graph.find(self.copy, area.range.start).is_some() {
-            return None;
+    /// Whether only stacks and memory of the CUDA driver lead to this area.
+    fn is_of_driver(&self, area: &Area) -> bool {
+        let of_stack = |holder: &(NodeId, Edge, Phase)| holder.2 >= Phase::Stacks;
+        if !self.apart.holders.get(&area.range.start).is_some_and(of_stack) {
+            return false;
         }
-        let id = self.graph.add(self.copy, area.range.start, NodeKind::Native)?;
-        self.graph.add_target(from, id);
-        let at = Placement {
-            parent: from,
-            edge,
+        let (copy, native, graph) = (self.copy, &*self.native, &self.graph);
+        let owned = |at: u64| {
+            let start = native.around(copy, at).map_or(at, |chunk| chunk.start);
+            graph.reached(copy, start).is_none() && native.is_driver(copy, start)
+        };
+        let words = copy.search(
+            |value| area.range.contains(&value),
+            |at, value| (area.range.contains(&value) && owned(at)).then_some(()),
+        );
+        !words.is_empty()
+    }
+
+    /// Follows the words of an area that was reached.
+    fn enter(&mut self, area: &Area) {
+        let (parent, edge, _) = self.apart.holders[&area.range.start];
+        let Some(id) = self.graph.add(self.copy, area.range.start, NodeKind::Native) else {
+            return;
+        };
+        self.graph.add_target(parent, id);
+        let state = State {
             phase: self.phase,
-            weak: true,
+            is_weak: true,
             cost: self.cost,
             unnamed: 1,
+            ..State::default()
         };
-        self.graph.place(id, at);
-        self.apart.entered.push((id, area.shared));
-        Some(id)
-    }
-
-    /// Only what nothing else leads to: all other holders remain as they are.
-    fn word_apart(&mut self, from: NodeId, edge: Edge, value: u64) {
-        if let Some((block, interior)) = self.index.find(value) {
-            if self.found[block].is_none() && self.numbers[block].is_none() && self.ends[block].is_none() {
-                self.block(from, edge, block, interior);
+        self.graph.place(id, parent, edge, state);
+        self.apart.entered.insert(id, area.shared);
+        self.graph.begin_scan(id);
+        self.behind = 0;
+        area.read(self.copy.source(), &mut |start, words| {
+            for (place, value) in ((start - area.range.start) / 8..).zip(words) {
+                self.word(id, Edge::word(place), value);
             }
-            return;
-        }
-        let is_copied = self.copied.contains(&value) && self.copy.granule(value).is_some();
-        if is_copied && self.graph.reached(self.copy, value).is_none() && self.budget.spend(1) {
-            self.behind = 0;
-            self.word(from, edge, value);
-        }
-    }
-
-    /// The words of the copy that point into each area.
-    fn pointers_to(&mut self, apart: &Apart) -> Vec<Vec<u64>> {
-        let mut pointers = vec![Vec::new(); apart.areas.len()];
-        let span = apart.span();
-        if apart.areas.is_empty() {
-            return pointers;
-        }
-        for run in self.copy.runs() {
-            if !self.budget.has_time() {
-                break;
-            }
-            for (at, value) in self.copy.words(run) {
-                if span.contains(&value)
-                    && let Some(area) = apart.at(value)
-                    && pointers[area].len() < POINTERS
-                {
-                    pointers[area].push(at);
-                }
-            }
-        }
-        pointers
-    }
-
-    /// The best of the nodes that contain these words and were reached.
-    fn holder_of(&mut self, words: &[u64]) -> Option<(NodeId, Edge)> {
-        let mut best: Option<(Rank, NodeId, Edge)> = None;
-        let mut is_of_driver = false;
-        for &address in words {
-            match self.container(address) {
-                Ok((rank, node, edge)) if best.is_none_or(|best| rank < best.0) => best = Some((rank, node, edge)),
-                Ok(_) => {}
-                Err(owned) => is_of_driver |= owned,
-            }
-        }
-        best.filter(|(rank, ..)| !(is_of_driver && *rank == Rank::Stack))
-            .map(|(_, node, edge)| (node, edge))
-    }
-
-    /// What contains this word, if it was reached. Otherwise whether it is the CUDA driver's.
-    fn container(&mut self, address: u64) -> Result<(Rank, NodeId, Edge), bool> {
-        if let Some(found) = self.root_at(address) {
-            return Ok(found);
-        }
-        let Some(chunk) = self.native.around(self.copy, address) else {
-            return Err(self.native.is_driver(self.copy, address));
-        };
-        let object = self
-            .python
-            .as_deref_mut()
-            .and_then(|python| object_in(self.copy, python, chunk));
-        let (rank, start) = match object {
-            Some(object) if object <= address => (Rank::Object, object),
-            Some(_) => return Err(false),
-            None => (Rank::Chunk, chunk.start),
-        };
-        match self.graph.reached(self.copy, start) {
-            Some(node) => Ok((rank, node, Edge::word((address - start) / 8))),
-            None => Err(self.native.is_driver(self.copy, chunk.start)),
-        }
-    }
-
-    /// The root that this word belongs to.
-    fn root_at(&self, address: u64) -> Option<(Rank, NodeId, Edge)> {
-        let (id, root) = (self.graph.roots().iter()).find_map(|(id, root)| match root {
-            Root::Native(root) if root.range.contains(&address) => Some((*id, root)),
-            _ => None,
-        })?;
-        let rank = if root.sort.is_static() {
-            Rank::Static
-        } else {
-            Rank::Stack
-        };
-        Some((rank, id, Edge::word((address - root.range.start) / 8)))
+            self.budget.has_time()
+        });
+        self.graph.end_scan(id);
     }
 }

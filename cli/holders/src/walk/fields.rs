@@ -11,12 +11,10 @@
 //! Memory without a class is compared in the same way, word by word, with that at the same field of other objects. And of the words
 //! that lead to one block, those count most that are in memory of many objects: elsewhere, a word may equal the address by chance.
 
-use std::collections::HashMap;
 use std::hash::Hash;
 
-use foldhash::fast::FixedState;
-
 use super::usual::is_less_usual;
+use crate::Map;
 use crate::native::ClassId;
 
 #[derive(Default)]
@@ -27,7 +25,7 @@ pub(super) struct Fields {
     of_memory: Counts<(ClassId, u64), u64>,
     /// By a word of memory without a class: how many pieces of memory, at the same field of objects of the class that has it, lead to
     /// blocks through this word.
-    alike: HashMap<(u64, u64), u32, FixedState>,
+    alike: Map<(u64, u64), u32>,
 }
 
 /// The words that lead to blocks, while they are collected.
@@ -36,7 +34,7 @@ pub(super) struct Words {
     /// A class, the field, and what it leads to.
     of_objects: Vec<(ClassId, u64, u64)>,
     /// By the start of memory without a class.
-    of_memory: HashMap<u64, Vec<u64>, FixedState>,
+    of_memory: Map<u64, Vec<u64>>,
 }
 
 impl Words {
@@ -87,15 +85,15 @@ impl Fields {
 
 /// How often each variant was seen of something, and the variant that was seen most often.
 struct Counts<A, B> {
-    each: HashMap<(A, B), u32, FixedState>,
-    most: HashMap<A, u32, FixedState>,
+    each: Map<(A, B), u32>,
+    most: Map<A, u32>,
 }
 
 impl<A, B> Default for Counts<A, B> {
     fn default() -> Counts<A, B> {
         Counts {
-            each: HashMap::default(),
-            most: HashMap::default(),
+            each: Map::default(),
+            most: Map::default(),
         }
     }
 }

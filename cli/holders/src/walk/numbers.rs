@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use super::{Pointer, Walk, two_digits};
+use super::{Pointer, Walk};
 use crate::graph::{Edge, EdgeKind, NodeId};
 use crate::python::{Number, TypeId};
 
@@ -17,22 +17,21 @@ impl Walk<'_, '_> {
     /// What the value of this object leads to. The reference is that of its holder.
     #[inline]
     pub(super) fn number(&mut self, from: NodeId, edge: Edge, object: u64, of: TypeId) {
-        let Some(kind) = self.python.as_deref().and_then(|python| python.number(of)) else {
-            return;
-        };
-        match kind {
-            Number::Integer => {
-                if let Some(value) = two_digits(self.copy, object) {
+        let Some(python) = self.python.as_deref() else { return };
+        match python.number(of) {
+            None => {}
+            Some(Number::Integer) => {
+                if let Some(value) = python.natural_number(self.copy, object) {
                     self.is_value(from, edge, value);
                 }
             }
-            Number::Float => {
+            Some(Number::Float) => {
                 if let Some(value) = whole(f64::from_bits(self.copy.word(object + 16))) {
                     self.is_value(from, edge, value);
                 }
             }
-            Number::Bytes(start) => self.bytes(from, edge, object + start, object),
-            Number::Buffer(at) => self.bytes(from, edge, self.copy.word(object + at), object),
+            Some(Number::Bytes(start)) => self.bytes(from, edge, object + start, object),
+            Some(Number::Buffer(at)) => self.bytes(from, edge, self.copy.word(object + at), object),
         }
     }
 

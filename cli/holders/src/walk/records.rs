@@ -11,12 +11,8 @@
 //! `gc.collect()` frees. Tables of allocators, and what remains, are followed last, and only to blocks that nothing else
 //! leads to.
 
-use std::collections::HashSet;
-
-use foldhash::fast::FixedState;
-
-use super::rules::two_digits;
 use super::{EdgeKind, NodeId, Phase, Reference, Sort, Walk};
+use crate::Set;
 use crate::python::TypeId;
 
 /// What a reference waits for.
@@ -34,7 +30,7 @@ enum Until {
 pub(crate) struct Records {
     references: Vec<(NodeId, Reference, Until)>,
     /// Objects with a finalizer.
-    watched: HashSet<u64, FixedState>,
+    watched: Set<u64>,
 }
 
 /// The type of CuPy's objects that have all memory of an allocator, used or free.
@@ -92,7 +88,7 @@ impl Walk<'_, '_> {
         let index = self.index;
         let is_block = |address: u64| index.find(address).is_some_and(|(_, interior)| !interior);
         let has_address = match python.is_leaf(of) {
-            true => python.type_name(of) == "int" && two_digits(self.copy, key).is_some_and(is_block),
+            true => python.type_name(of) == "int" && python.natural_number(self.copy, key).is_some_and(is_block),
             false => python.words_of(self.copy, key, of).any(is_block),
         };
         has_address.then_some(Until::HasFinalizer(value))
@@ -142,7 +138,7 @@ impl Walk<'_, '_> {
     }
 
     /// Objects that only references which still wait are known to hold.
-    pub fn recorded(&self) -> HashSet<u64, FixedState> {
+    pub fn recorded(&self) -> Set<u64> {
         let references = self.waiting.references.iter();
         references.map(|(_, reference, _)| reference.target).collect()
     }
@@ -150,7 +146,6 @@ impl Walk<'_, '_> {
     /// Follows the rest, to blocks that nothing else leads to.
     pub fn search_remaining_records(&mut self) {
         let after = std::mem::replace(&mut self.phase, Phase::Python);
-        self.only_missing = true;
         for _ in 0..ROUNDS {
             if self.waiting.references.is_empty() {
                 break;
@@ -164,7 +159,6 @@ impl Walk<'_, '_> {
             }
             self.run();
         }
-        self.only_missing = false;
         self.phase = after;
     }
 }

@@ -27,7 +27,7 @@ pub fn object_in(copy: &Image, python: &mut Python, chunk: Chunk) -> Option<u64>
 pub fn is_place_of_object(copy: &Image, python: &Python, native: &Native, address: u64, of: TypeId) -> bool {
     let start = address.wrapping_sub(python.header_bytes(of));
     match native.chunk(copy, address) {
-        Some(chunk) => chunk.heap == Heap::Window || chunk.start == start,
+        Some(chunk) => chunk.heap == Heap::Unknown || chunk.start == start,
         // Behind a header in Python's heap, or in static memory.
         None => {
             native.chunk(copy, start).is_some_and(|chunk| chunk.start == start)
@@ -40,18 +40,9 @@ pub fn is_place_of_object(copy: &Image, python: &Python, native: &Native, addres
 /// addresses 16 bytes before their memory, so 8 before the end of the previous chunk.
 pub fn points_into(chunk: Chunk, value: u64) -> bool {
     match chunk.heap {
-        Heap::Python | Heap::Window => value == chunk.start,
+        Heap::Python | Heap::Unknown | Heap::None => value == chunk.start,
         Heap::Glibc => value == chunk.start || value - chunk.start + 8 != chunk.bytes,
     }
-}
-
-/// The value of a Python `int` with two digits of 30 bits, which all addresses have.
-pub fn two_digits(copy: &Image, integer: u64) -> Option<u64> {
-    // The number of digits; from 3.12 on its low 3 bits are the sign and flags.
-    let size = copy.word(integer + 16);
-    let digits = copy.word(integer + 24);
-    let value = (digits & 0xffff_ffff) | (digits >> 32) << 30;
-    (size == 2 || size & !0b100 == 2 << 3).then_some(value)
 }
 
 /// Whether the word lies in the buffer of a short `std::string`, of which the unused part is uninitialised: the string points

@@ -14,10 +14,7 @@
 //! class is known better if objects with a class have that memory: see [`Fields`]. Memory that
 //! has unusual places only loses none of them, but it is not known what frees it.
 
-use std::collections::{HashMap, HashSet};
 use std::ops::Range;
-
-use foldhash::fast::FixedState;
 
 use super::fields::{Fields, Words};
 use super::rules::object_in;
@@ -25,6 +22,7 @@ use crate::blocks::BlockIndex;
 use crate::copy::{Image, PAGE};
 use crate::native::{Chunk, ClassId, Heap, Native};
 use crate::python::{Python, TypeId};
+use crate::{Map, Set};
 
 /// Owners above a block that are looked at.
 const LEVELS: usize = 8;
@@ -67,15 +65,15 @@ struct Hit {
 #[derive(Default)]
 pub(crate) struct UsualPlaces {
     /// To how many memories each place leads.
-    counts: HashMap<Place, u32, FixedState>,
+    counts: Map<Place, u32>,
     /// By the start of the chunk, or by the index of the block: the largest such number of its places.
-    best: HashMap<(Role, u64), u32, FixedState>,
-    roles: HashMap<u64, Role, FixedState>,
+    best: Map<(Role, u64), u32>,
+    roles: Map<u64, Role>,
     /// Chunks that are arrays of pointers to memory of a role.
-    arrays: HashSet<(u64, Role), FixedState>,
-    fields: Fields,
+    arrays: Set<(u64, Role)>,
+    pub(super) fields: Fields,
     /// By block: the largest number of pieces of memory that lead to blocks like one of its words.
-    alike: HashMap<usize, u32, FixedState>,
+    alike: Map<usize, u32>,
 }
 
 impl UsualPlaces {
@@ -85,7 +83,7 @@ impl UsualPlaces {
         if index.of_driver().len() < LEAST as usize {
             return usual;
         }
-        let mut names: HashMap<RoleKey, Role, FixedState> = HashMap::default();
+        let mut names: Map<RoleKey, Role> = Map::default();
         let mut all = Words::default();
         let mut of_blocks: Vec<Hit> = Vec::new();
         let mut hits = words(copy, index.span(), |value| {
@@ -138,7 +136,7 @@ impl UsualPlaces {
     }
 
     /// Counts these pointers, and returns the chunks that usually have them and were not known.
-    fn add(&mut self, hits: &mut Vec<Hit>, names: &mut HashMap<RoleKey, Role, FixedState>) -> Vec<u64> {
+    fn add(&mut self, hits: &mut Vec<Hit>, names: &mut Map<RoleKey, Role>) -> Vec<u64> {
         hits.sort_unstable();
         hits.dedup();
         for hits in hits.chunk_by(|a, b| (a.place, a.target) == (b.place, b.target)) {
@@ -211,11 +209,6 @@ impl UsualPlaces {
             || is_less_usual(self.alike(place, owner), most) && !self.arrays.contains(&(owner, BLOCK))
     }
 
-    /// Whether objects of this class usually lead to blocks elsewhere than through this word of memory at this field.
-    pub fn is_unusual_in_object(&self, class: ClassId, field: u64, word: u64) -> bool {
-        self.fields.is_unusual(class, field, word)
-    }
-
     fn is_less(&self, owner: u64, class: Option<ClassId>, offset: u64, role: Role, target: u64) -> bool {
         let Some(best) = self.best.get(&(role, target)) else {
             return false;
@@ -233,13 +226,16 @@ pub(super) fn is_less_usual(count: u32, best: u32) -> bool {
 fn owner_of(copy: &Image, python: &mut Python, native: &mut Native, address: u64) -> Option<(Owner, Chunk)> {
     let chunk = native
         .around(copy, address)
-        .filter(|chunk| chunk.heap != Heap::Window)?;
+        .filter(|chunk| chunk.heap != Heap::Unknown)?;
     if native.is_driver(copy, chunk.start) {
         return None;
     }
     let owner = match object_in(copy, python, chunk) {
         Some(object) => Owner::Object(python.object(copy, object)?),
-        None => native.class_id(copy, chunk.start).map_or(Owner::Unnamed, Owner::Class),
+        None => native
+            .classes
+            .chunk(copy, chunk.start)
+            .map_or(Owner::Unnamed, Owner::Class),
     };
     Some((owner, chunk))
 }
@@ -276,7 +272,7 @@ mod tests {
         // leads to another one.
         let mut hits: Vec<Hit> = (0..8).map(|block| hit(1, block, 1000 + block * 64)).collect();
         hits.extend([hit(30, 7, 9000), hit(40, 8, 9000)]);
-        let owners = usual.add(&mut hits, &mut HashMap::default());
+        let owners = usual.add(&mut hits, &mut Map::default());
         assert_eq!(owners.len(), 8);
         assert!(!usual.is_unusual_of_block(1000, None, 1, 0));
         assert!(usual.is_unusual_of_block(9000, None, 30, 7));
@@ -288,7 +284,7 @@ mod tests {
         let mut usual = UsualPlaces::default();
         let mut hits: Vec<Hit> = (0..8).map(|block| hit(1, block, 1000 + block * 64)).collect();
         hits.extend((0..8).map(|block| hit(10 + block, block, 9000)));
-        usual.add(&mut hits, &mut HashMap::default());
+        usual.add(&mut hits, &mut Map::default());
         assert!(!usual.is_unusual_of_block(9000, None, 12, 2));
         assert!(usual.is_unusual_of_block(9999, None, 12, 2));
     }

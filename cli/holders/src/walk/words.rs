@@ -3,10 +3,9 @@
 use std::ops::Range;
 
 use super::rules::{FIRST_BYTES, is_place_of_object, is_short_text};
-use super::{Tail, UNNAMED, WORD, Walk};
+use super::{Later, Target, UNNAMED, WORD, Walk};
 use crate::copy::PAGE;
-use crate::copy::selection::without;
-use crate::graph::{BlockEdge, Edge, EdgeKind, NodeId, NodeKind, Phase, Root};
+use crate::graph::{Edge, NodeId, NodeKind, Phase, Root};
 use crate::native::counts::{self, Count};
 use crate::native::kinds::Kind;
 use crate::native::{Chunk, Heap, RootSort, vectors};
@@ -22,42 +21,32 @@ impl Walk<'_, '_> {
     /// Where the last words of chunks lead to: half of them are stale, so they come after all that is certain. What they lead
     /// to belongs to the phase in which the chunk was reached.
     pub fn search_tails(&mut self) {
-        while !self.tails.is_empty() && self.stopped().is_none() {
+        while !self.tails.is_empty() && self.budget.stopped().is_none() {
             let mut tails = std::mem::take(&mut self.tails);
-            tails.sort_by_key(|(Tail::Block(from, ..) | Tail::Node(from, ..))| self.graph.phase(*from));
-            for tail in tails {
-                let (Tail::Block(from, ..) | Tail::Node(from, ..)) = tail;
+            tails.sort_by_key(|tail| self.graph.phase(tail.from));
+            for Later { from, edge, to } in tails {
                 let phase = self.graph.phase(from);
                 if phase != self.phase {
                     self.run();
                     self.phase = phase;
                 }
-                match tail {
-                    Tail::Block(from, edge, block, interior) if self.found[block].is_none() => {
+                match to {
+                    Target::Block(block, interior) if self.found[block].is_none() => {
                         self.stale_block(from, edge, block, interior);
                     }
-                    Tail::Block(from, edge, block, interior) => self.tail_to_block(from, edge, block, interior),
-                    // A stale word that leads to the driver's memory would lead to every block. But the driver's tables also lead
-                    // to memory of the program.
-                    Tail::Node(from, edge, id, _)
-                        if self
-                            .native
-                            .is_driver_although_reached(self.copy, self.graph.address(id)) =>
-                    {
-                        self.late.push((id, from, edge));
+                    Target::Block(block, interior) => self.tail_to_block(from, edge, block, interior),
+                    Target::Node(id, unnamed) => {
+                        let address = self.graph.address(id);
+                        // A stale word that leads to the driver's memory would lead to every block. But the driver's tables also
+                        // lead to memory of the program.
+                        match self.native.is_driver_although_reached(self.copy, address) {
+                            true => self.late.push((id, from, edge)),
+                            false => self.offer(id, from, edge, WORD, true, unnamed),
+                        }
                     }
-                    Tail::Node(from, edge, id, unnamed) => self.offer(id, from, edge, WORD, true, unnamed),
                 }
             }
             self.run();
-        }
-    }
-
-    /// A pointer to a block that has none, and which may be stale.
-    fn stale_block(&mut self, from: NodeId, edge: Edge, block: usize, interior: bool) {
-        self.block(from, edge, block, interior);
-        if let Some(pointer) = &mut self.found[block] {
-            pointer.weak = true;
         }
     }
 
@@ -65,20 +54,23 @@ impl Walk<'_, '_> {
     pub fn search_late(&mut self) {
         self.phase = Phase::Rest;
         self.search_destroyed();
-        for (from, edge, block, interior) in std::mem::take(&mut self.late_blocks) {
-            if self.found[block].is_none() {
-                self.stale_block(from, edge, block, interior);
-            }
-        }
-        while !self.late.is_empty() && self.stopped().is_none() {
-            for (target, from, edge) in std::mem::take(&mut self.late) {
-                let is_new = self.graph.phase(target) == Phase::None;
-                if is_new && self.is_unusual(from, edge, self.graph.address(target)) {
-                    self.unusual.push((from, target));
-                }
-                self.offer(target, from, edge, WORD, true, 0);
-                if is_new && self.graph.phase(target) != Phase::None {
-                    self.graph.add_target(from, target);
+        while !self.late.is_empty() && self.budget.stopped().is_none() {
+            for Later { from, edge, to } in std::mem::take(&mut self.late) {
+                match to {
+                    Target::Block(block, interior) if self.found[block].is_none() => {
+                        self.stale_block(from, edge, block, interior);
+                    }
+                    Target::Block(..) => {}
+                    Target::Node(target, _) => {
+                        let is_new = self.graph.phase(target) == Phase::None;
+                        if is_new && self.is_unusual(from, edge, self.graph.address(target)) {
+                            self.unusual.push((from, target));
+                        }
+                        self.offer(target, from, edge, WORD, true, 0);
+                        if is_new && self.graph.phase(target) != Phase::None {
+                            self.graph.add_target(from, target);
+                        }
+                    }
                 }
             }
             self.run();
@@ -98,11 +90,9 @@ impl Walk<'_, '_> {
             for (at, value) in copy.words(chunk.start..chunk.start + chunk.bytes) {
                 let edge = Edge::word((at - chunk.start) / 8);
                 if let Some((block, interior)) = self.index.find(value) {
-                    self.late_blocks.push((node, edge, block, interior));
-                } else if let Some((id, _)) = self.pointed(value)
-                    && self.graph.phase(id) == Phase::None
-                {
-                    self.late.push((id, node, edge));
+                    self.put_off(node, edge, Target::Block(block, interior));
+                } else if let Some((id, _)) = self.pointed(value) {
+                    self.put_off(node, edge, Target::Node(id, 0));
                 }
             }
         }
@@ -111,36 +101,16 @@ impl Walk<'_, '_> {
     /// Adds what remains: blocks that have a holder, to which the last words of chunks point, too.
     pub fn keep_tails(&mut self) {
         for tail in std::mem::take(&mut self.tails) {
-            if let Tail::Block(from, edge, block, interior) = tail {
-                self.tail_to_block(from, edge, block, interior);
+            if let Target::Block(block, interior) = tail.to {
+                self.tail_to_block(tail.from, tail.edge, block, interior);
             }
         }
-    }
-
-    /// The word may be a second holder, without which the first one does not retain the block.
-    fn tail_to_block(&mut self, from: NodeId, edge: Edge, block: usize, interior: bool) {
-        let unusual = self.is_unusual_of_block(from, edge, block);
-        self.add_block_edge(BlockEdge {
-            block: block as u32,
-            node: from,
-            edge,
-            interior,
-            weak: true,
-            unusual,
-        });
     }
 
     /// Whether a state of a Python thread lies in this chunk.
     pub(super) fn has_thread_state(&self, chunk: Chunk) -> bool {
         let next = (self.thread_states).partition_point(|state| state.start < chunk.start);
         (self.thread_states.get(next)).is_some_and(|state| state.start < chunk.start + chunk.bytes)
-    }
-
-    /// The words of such a chunk, without those of the state, which are roots.
-    pub(super) fn words_outside_states(&mut self, node: NodeId, chunk: Chunk) {
-        for part in without(&(chunk.start..chunk.start + chunk.bytes), &self.thread_states) {
-            self.words(node, part);
-        }
     }
 
     /// Whether the words of this object that lead to another one are references for certain. Objects that the collector does
@@ -177,10 +147,7 @@ impl Walk<'_, '_> {
     pub(super) fn chunk(&mut self, from: NodeId, edge: Edge, id: NodeId, start: u64) {
         let is_unusual = self.is_unusual(from, edge, start);
         if self.phase < Phase::Rest && (is_unusual || self.is_stale(from, edge, start)) {
-            if self.graph.phase(id) == Phase::None {
-                self.late.push((id, from, edge));
-            }
-            return;
+            return self.put_off(from, edge, Target::Node(id, 0));
         }
         // A stale word that leads to the driver's memory would lead to every block.
         if self.phase == Phase::Rest
@@ -207,13 +174,10 @@ impl Walk<'_, '_> {
             (true, _) => 1,
         };
         let is_buffer = is_unnamed && self.python.is_some() && chunk.is_some_and(|chunk| chunk.bytes > LARGE);
-        let is_window = chunk.is_some_and(|chunk| chunk.heap == Heap::Window) && !self.is_sure_object(start);
+        let is_window = chunk.is_some_and(|chunk| chunk.heap == Heap::Unknown) && !self.is_sure_object(start);
         let is_late = is_buffer || unnamed > self.unnamed;
         if is_late && self.phase < Phase::Rest {
-            if self.graph.phase(id) == Phase::None {
-                self.late.push((id, from, edge));
-            }
-            return;
+            return self.put_off(from, edge, Target::Node(id, 0));
         }
         let cost = if is_unnamed && self.unnamed == 1 { UNNAMED } else { WORD };
         self.offer(id, from, edge, cost, is_late || is_window, unnamed.min(15));
@@ -233,12 +197,12 @@ impl Walk<'_, '_> {
             return false;
         }
         let owner = self.graph.address(from);
-        let class = self.native.class_id(self.copy, owner);
+        let class = self.native.classes.chunk(self.copy, owner);
         self.usual.is_unusual(owner, class, edge.index(), start) || class.is_none() && self.is_unused(from, edge)
     }
 
     /// Whether the word lies behind the elements of a vector, in the part of its memory that is not in use.
-    fn is_unused(&self, from: NodeId, edge: Edge) -> bool {
+    pub(super) fn is_unused(&self, from: NodeId, edge: Edge) -> bool {
         let chunk = self.native.chunk(self.copy, self.graph.address(from));
         let (Some(place), Some(chunk)) = (self.place(from), chunk) else {
             return false;
@@ -246,37 +210,6 @@ impl Walk<'_, '_> {
         let used = (vectors::bytes_of_vector(self.copy, place, &chunk))
             .or_else(|| vectors::bytes_of_inlined_vector(self.copy, place, &chunk));
         used.is_some_and(|used| edge.index() * 8 >= used)
-    }
-
-    /// As above, of a block. That of memory without a class is unusual, too, if objects of the class that has the memory
-    /// usually point to their blocks from elsewhere.
-    pub(super) fn is_unusual_of_block(&mut self, from: NodeId, edge: Edge, block: usize) -> bool {
-        if self.graph.kind(from) != NodeKind::Native || self.index.is_of_torch(block) {
-            return false;
-        }
-        let owner = self.graph.address(from);
-        let class = self.native.class_id(self.copy, owner);
-        self.usual.is_unusual_of_block(owner, class, edge.index(), block)
-            || class.is_none() && (self.is_unused(from, edge) || self.is_unusual_in_object(from, edge))
-    }
-
-    /// Whether other memory of objects of a class usually has their pointers to blocks than this word of memory without a class.
-    /// Only for words of which [`Walk::is_unused`] is false.
-    fn is_unusual_in_object(&mut self, from: NodeId, edge: Edge) -> bool {
-        let owner = self.graph.parent(from);
-        let Some((owner, field)) = owner.filter(|(owner, _)| self.graph.kind(*owner) == NodeKind::Native) else {
-            return false;
-        };
-        let owner = self.graph.address(owner);
-        let Some(class) = self.native.class_id(self.copy, owner) else {
-            return false;
-        };
-        self.usual.is_unusual_in_object(class, field.index(), edge.index()) && {
-            // The elements of a vector are alike, and their number varies.
-            let place = owner + field.index() * 8;
-            let chunk = self.native.chunk(self.copy, self.graph.address(from));
-            chunk.is_none_or(|chunk| vectors::bytes_of_vector(self.copy, place, &chunk).is_none())
-        }
     }
 
     /// Whether a word of this node that leads to this chunk is no reference, as far as the classes of PyTorch show.
@@ -342,10 +275,8 @@ impl Walk<'_, '_> {
         for place in 0..chunk.bytes.min(MOST) / 8 {
             let word = self.copy.word(start + place * 8);
             let object = word & !1;
-            if object < PAGE || object & 7 != 0 || !self.copied.contains(&object) || !self.copy.has(object) {
-                continue;
-            }
-            if !counts::refers_back(self.copy, object, start) {
+            let may_be_object = object >= PAGE && object & 7 == 0 && self.copied.contains(&object);
+            if !may_be_object || !self.copy.has(object) || !counts::refers_back(self.copy, object, start) {
                 continue;
             }
             let Some(python) = self.python.as_deref_mut() else {
@@ -396,47 +327,8 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Whether the word that equals the start of this block may be the end of the block before it: the beginning of that one is
-    /// beside it, as in a `std::span`, and it is not an array of blocks, or an element of a vector. (Vectors of spans are rare.)
-    pub(super) fn may_be_end(&self, from: NodeId, edge: Edge, block: usize) -> bool {
-        let Some(before) = self.index.adjacent(block) else {
-            return false;
-        };
-        if self.is_in_vector(from, edge) {
-            return false;
-        }
-        let start = match self.graph.root(from) {
-            _ if edge.kind() != EdgeKind::Word || self.index.is_of_torch(block) => return false,
-            Some(Root::Native(root)) if root.sort == RootSort::Registers => return false,
-            Some(Root::Python(_)) => return false,
-            Some(Root::Native(root)) => root.range.start,
-            _ => self.graph.address(from),
-        };
-        let at = start.wrapping_add(edge.index() * 8);
-        let pointed = |words: i64| self.index.find(self.copy.word(at.wrapping_add_signed(words * 8)));
-        let is_other =
-            |pointed: Option<(usize, bool)>| pointed.is_some_and(|(other, _)| other != before && other != block);
-        match (pointed(-2), pointed(-1)) {
-            (further, Some((near, false))) if near == before => !is_other(further) && !is_other(pointed(1)),
-            // Between the two is a place in the first block, or that of a limit.
-            (Some((further, false)), near) if further == before => !is_other(near) && !is_other(pointed(1)),
-            _ => false,
-        }
-    }
-
-    /// Whether the word is one of the elements of a `std::vector`, in native memory or in a variable.
-    fn is_in_vector(&self, from: NodeId, edge: Edge) -> bool {
-        if self.graph.kind(from) != NodeKind::Native || edge.kind() != EdgeKind::Word {
-            return false;
-        }
-        let Some(place) = self.place(from) else { return false };
-        let chunk = self.native.chunk(self.copy, self.graph.address(from));
-        let used = chunk.and_then(|chunk| vectors::bytes_of_vector(self.copy, place, &chunk));
-        used.is_some_and(|used| edge.index() * 8 < used)
-    }
-
     /// Where the word is through which this node was reached, in native memory or in a variable.
-    fn place(&self, of: NodeId) -> Option<u64> {
+    pub(super) fn place(&self, of: NodeId) -> Option<u64> {
         let (owner, field) = self.graph.parent(of)?;
         let start = match self.graph.root(owner) {
             Some(Root::Native(root)) if root.sort == RootSort::Registers => return None,
@@ -464,7 +356,7 @@ impl Walk<'_, '_> {
                     return;
                 }
                 // All others lead nowhere. Without a branch for each word, this is as fast as memory is read.
-                let (copied, blocks) = (self.copied.clone(), self.blocks.clone());
+                let (copied, blocks) = (self.copied.clone(), self.index.span());
                 let (copied_bytes, block_bytes) = (copied.end - copied.start, blocks.end - blocks.start);
                 let may_lead = |value: u64| {
                     (value.wrapping_sub(copied.start) < copied_bytes) | (value.wrapping_sub(blocks.start) < block_bytes)

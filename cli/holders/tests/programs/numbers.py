@@ -64,5 +64,7 @@ def named():
 
 
 named()
+stacked = block("stacked")
 print("ready", flush=True)
-sys.stdin.readline()
+# While it waits, the number is on the value stack, too.
+[stacked, sys.stdin.readline()]

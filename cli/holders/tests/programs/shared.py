@@ -48,5 +48,9 @@ ctypes.c_uint64.from_address(buffer.impl + 16).value = id(alone)
 # More holders than are named.
 crowd = tensor("crowd")
 others = [[crowd] for _ in range(50)]
+# Native memory that objects in two lists lead to.
+first = [tensor("native")]
+second = [T()]
+second[0].impl = first[0].impl
 print("ready", flush=True)
 sys.stdin.readline()

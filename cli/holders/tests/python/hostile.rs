@@ -180,7 +180,7 @@ fn unknown_and_unsupported_builds_are_refused_by_name() {
         let (runtime, version, dict) = {
             let copy = Image::take(&source, &[]).unwrap();
             let modules = Modules::find(&copy);
-            let find = |name: &str| modules.all().iter().find_map(|module| modules.address_of(module, name));
+            let find = |name: &str| modules.all().iter().find_map(|module| module.address_of(&copy, name));
             (
                 find("_PyRuntime").unwrap(),
                 find("Py_Version"),

@@ -15,15 +15,11 @@
 //! handles, some of which are marked. A single such pointer may be left from a freed chunk, so it decides nothing beyond its own block. For the same
 //! reason nothing is a record because a record leads to it.
 
-use std::collections::{HashMap, HashSet};
-
-use foldhash::fast::FixedState;
-
 use super::{Driver, OfProgram};
 use crate::bits::Bits;
 use crate::copy::{Image, PAGE};
-use crate::native::pages::Kind;
 use crate::native::{Chunk, Heap, Native};
+use crate::{Map, Set};
 
 /// A chunk that contains the address of a block.
 #[derive(Debug, Clone, Copy)]
@@ -34,13 +30,14 @@ struct Mention {
     offset: u64,
 }
 
-type ByBlock = HashMap<u64, Vec<Mention>, FixedState>;
+type ByBlock = Map<u64, Vec<Mention>>;
 
 /// Larger chunks are tables, and often contain what was in the memory before.
 const LARGEST: u64 = 4096;
 /// A block that more chunks mention is not examined.
 const MOST: usize = 256;
 
+/// Finds the records of blocks, given their addresses.
 pub fn find(driver: &mut Driver, copy: &Image, native: &Native, blocks: &[u64]) {
     /// A record can lead to another one that is found later.
     const PASSES: u32 = 8;
@@ -74,7 +71,7 @@ fn mentions(copy: &Image, native: &Native, blocks: &[u64]) -> ByBlock {
     let words = copy.search(
         |word| span.contains(&word),
         |place, word| {
-            let is_wanted = found.contains_key(&word) && pages.kind_at(copy, place) == Kind::Glibc;
+            let is_wanted = found.contains_key(&word) && pages.kind_at(copy, place) == Heap::Glibc;
             is_wanted.then_some((word, place))
         },
     );
@@ -111,15 +108,9 @@ fn of_block(driver: &Driver, copy: &Image, native: &Native, mentions: &[Mention]
     if mentions.len() > MOST {
         return Vec::new();
     }
-    let number: HashMap<u64, usize, FixedState> = mentions
-        .iter()
-        .enumerate()
-        .map(|(place, mention)| (mention.chunk.start, place))
-        .collect();
-    let mut is_record: Vec<bool> = mentions
-        .iter()
-        .map(|mention| driver.has(copy, &mention.chunk))
-        .collect();
+    let chunks = || mentions.iter().map(|mention| mention.chunk);
+    let number: Map<u64, usize> = chunks().map(|chunk| chunk.start).zip(0..).collect();
+    let mut is_record: Vec<bool> = chunks().map(|chunk| driver.has(copy, &chunk)).collect();
     // Which of them lead to each.
     let mut links = vec![Vec::new(); mentions.len()];
     for (place, mention) in mentions.iter().enumerate() {
@@ -146,15 +137,14 @@ fn of_block(driver: &Driver, copy: &Image, native: &Native, mentions: &[Mention]
 fn of_equal_form(driver: &mut Driver, copy: &Image, native: &Native, mentions: &ByBlock) {
     /// Fewer may be a coincidence.
     const FEWEST: usize = 3;
-    let mut forms: HashMap<(u64, u32), Vec<Chunk>, FixedState> = HashMap::default();
+    let mut forms: Map<(u64, u32), Vec<Chunk>> = Map::default();
     for mention in mentions.values().filter(|of_one| of_one.len() <= MOST).flatten() {
         if !driver.has(copy, &mention.chunk) {
             let form = (mention.offset, mention.times);
             forms.entry(form).or_default().push(mention.chunk);
         }
     }
-    let mut linked: HashMap<u64, Vec<Chunk>, FixedState> = HashMap::default();
-    let mut members = Vec::new();
+    let mut linked: Map<u64, Vec<Chunk>> = Map::default();
     for chunks in forms.into_values() {
         let leads = |chunk: &Chunk| targets(copy, native, chunk).any(|target| driver.has_record(copy, &target));
         let (leading, others): (Vec<Chunk>, Vec<Chunk>) = chunks.iter().partition(|chunk| leads(chunk));
@@ -163,7 +153,7 @@ fn of_equal_form(driver: &mut Driver, copy: &Image, native: &Native, mentions: &
                 driver.add(copy, native, chunk);
             }
         }
-        let own: HashSet<u64, FixedState> = others.iter().map(|chunk| chunk.start).collect();
+        let own: Set<u64> = others.iter().map(|chunk| chunk.start).collect();
         if own.len() < FEWEST {
             continue;
         }
@@ -174,36 +164,28 @@ fn of_equal_form(driver: &mut Driver, copy: &Image, native: &Native, mentions: &
             }
         }
     }
-    for component in components(&linked) {
-        let starts: HashSet<u64, FixedState> = component.iter().map(|chunk| chunk.start).collect();
-        members.push((starts, component));
-    }
-    let owners = owners(driver, copy, native, &members);
-    for ((_, component), owner) in members.iter().zip(owners) {
-        if owner
-            == (Owner {
-                driver: true,
-                other: false,
-            })
-        {
-            for chunk in component {
+    let components = components(&linked);
+    let owners = owners(driver, copy, native, &components);
+    for (component, owner) in components.iter().zip(owners) {
+        if owner.driver && !owner.other {
+            for chunk in component.values() {
                 driver.add(copy, native, *chunk);
             }
         }
     }
 }
 
-/// The chunks that are linked with each other.
-fn components(linked: &HashMap<u64, Vec<Chunk>, FixedState>) -> Vec<Vec<Chunk>> {
-    let mut seen: HashSet<u64, FixedState> = HashSet::default();
+/// The chunks that are linked with each other, by their starts.
+fn components(linked: &Map<u64, Vec<Chunk>>) -> Vec<Map<u64, Chunk>> {
+    let mut seen: Set<u64> = Set::default();
     let mut found = Vec::new();
     for start in linked.keys() {
-        let mut component = Vec::new();
+        let mut component = Map::default();
         let mut open = vec![*start];
         while let Some(start) = open.pop() {
             for chunk in linked.get(&start).into_iter().flatten() {
                 if seen.insert(chunk.start) {
-                    component.push(*chunk);
+                    component.insert(chunk.start, *chunk);
                     open.push(chunk.start);
                 }
             }
@@ -223,43 +205,34 @@ struct Owner {
 }
 
 /// What leads to each component.
-fn owners(
-    driver: &Driver,
-    copy: &Image,
-    native: &Native,
-    components: &[(HashSet<u64, FixedState>, Vec<Chunk>)],
-) -> Vec<Owner> {
+fn owners(driver: &Driver, copy: &Image, native: &Native, components: &[Map<u64, Chunk>]) -> Vec<Owner> {
     /// Only so much of a larger chunk is examined.
     const MOST_BYTES: u64 = 1 << 20;
     let mut owners = vec![Owner::default(); components.len()];
     if components.is_empty() {
         return owners;
     }
-    let mut starts = Bits::new(copy.granules());
-    for chunk in components.iter().flat_map(|(_, chunks)| chunks) {
-        if let Some(granule) = copy.granule(chunk.start) {
-            starts.set(granule);
-        }
-    }
-    let mut known: HashMap<u64, bool, FixedState> = HashMap::default();
+    let starts = components.iter().flat_map(|component| component.keys());
+    let starts = Bits::of(copy.granules(), starts.filter_map(|start| copy.granule(*start)));
+    let mut known: Map<u64, bool> = Map::default();
     let pointers = copy.search(
         |word| word % 16 == 0 && word >= PAGE,
         |place, word| {
             starts.get(copy.granule(word)?).then_some(())?;
-            let component = components.iter().position(|(own, _)| own.contains(&word))?;
+            let component = components.iter().position(|own| own.contains_key(&word))?;
             Some((place, component))
         },
     );
     for (place, component) in pointers {
         let is_driver = match native.around(copy, place) {
-            Some(parent) if components[component].0.contains(&parent.start) => continue,
+            Some(parent) if components[component].contains_key(&parent.start) => continue,
             Some(mut parent) => *known.entry(parent.start).or_insert_with(|| {
                 parent.bytes = parent.bytes.min(MOST_BYTES);
                 driver.has(copy, &parent)
                     || targets(copy, native, &parent).any(|target| driver.has_record(copy, &target))
             }),
             // A chunk that was freed, or the unused part of a stack.
-            None if native.pages.kind_at(copy, place) != Kind::None || !native.is_root(place) => continue,
+            None if native.pages.kind_at(copy, place) != Heap::None || !native.is_root(place) => continue,
             None => false,
         };
         owners[component].driver |= is_driver;

@@ -16,7 +16,7 @@ use super::{Heaps, SMALLEST};
 use crate::copy::Image;
 use crate::modules::{Module, Modules};
 use crate::native::driver::Role;
-use crate::native::pages::{Kind, Pages};
+use crate::native::pages::{Heap, Pages};
 use crate::parallel;
 
 /// Sizes of the chunk of a thread's cache.
@@ -77,7 +77,7 @@ pub fn remove(copy: &Image, modules: &Modules, pages: &mut Pages, heaps: &Heaps)
     if !marks.is_empty() {
         let freed = parallel::flat_map(&copy.pieces(), |piece| {
             let mut freed = Vec::new();
-            pages.each_start_in(copy, piece, Kind::Glibc, &mut |start, _| {
+            pages.each_start_in(copy, piece, Heap::Glibc, &mut |start| {
                 if marks.contains(&copy.word(start + 8)) {
                     freed.push(start);
                 }
@@ -171,7 +171,6 @@ fn main_top_pointer(copy: &Image, modules: &Modules) -> Option<u64> {
     let is_libc = |module: &&Module| Role::of(&module.path) == Role::System;
     let of_libc = modules.all().iter().filter(is_libc).flat_map(|module| &module.globals);
     let of_first = modules.all().iter().take(1).flat_map(|module| &module.globals);
-    of_libc
-        .chain(of_first)
-        .find_map(|globals| top_pointer(copy, globals.clone()))
+    let mut globals = of_libc.chain(of_first);
+    globals.find_map(|globals| top_pointer(copy, globals.clone()))
 }

@@ -79,7 +79,7 @@ fn mappings_of_their_own_are_found_as_each_version_lays_them_out() {
     let copy = Image::take(&process, &[]).unwrap();
     let mut pages = Pages::new(&copy);
     let memory = base..base + 12 * PAGE;
-    pages.set_kind(&copy, memory.clone(), Kind::Unknown);
+    pages.set_kind(&copy, memory.clone(), Heap::Unknown);
     find_mapped(&copy, &mut pages, &[memory]);
     let found = |at: u64| {
         pages
@@ -90,6 +90,6 @@ fn mappings_of_their_own_are_found_as_each_version_lays_them_out() {
     assert_eq!(found(2 * PAGE + 16), Some(2 * PAGE - 16 - 8));
     assert_eq!(found(4 * PAGE + 64), Some(2 * PAGE - 64 - 8));
     assert_eq!(found(6 * PAGE + 16), None);
-    assert_eq!(pages.kind_at(&copy, base + 4 * PAGE), Kind::Glibc);
-    assert_eq!(pages.kind_at(&copy, base + 6 * PAGE), Kind::Unknown);
+    assert_eq!(pages.kind_at(&copy, base + 4 * PAGE), Heap::Glibc);
+    assert_eq!(pages.kind_at(&copy, base + 6 * PAGE), Heap::Unknown);
 }

@@ -72,10 +72,8 @@ impl Notes {
 
     /// A value that the kernel gave to the program when it started.
     pub fn auxiliary(&self, kind: u64) -> Option<u64> {
-        self.auxiliary
-            .iter()
-            .find(|(found, _)| *found == kind)
-            .map(|(_, value)| *value)
+        let found = self.auxiliary.iter().find(|(found, _)| *found == kind);
+        found.map(|(_, value)| *value)
     }
 
     /// Takes what is whole; the rest of a damaged note is ignored.

@@ -461,10 +461,10 @@ int main(void) { printf("%p\n", (void *)table); fflush(stdout); return getchar()
     assert_eq!(core.limits(), Vec::<String>::new());
     let copy = Image::take(&core, &[]).expect("readable");
     assert_eq!((copy.word(table), copy.word(table + 8)), (5, 6));
-    let mut modules = Modules::find(&copy);
+    let modules = Modules::find(&copy);
     assert_eq!(modules.variable_at(table + 8), Some(("table".to_owned(), 8)));
     let libc = modules.all().iter().find(|module| module.file_name() == "libc.so.6");
-    assert!(modules.address_of(libc.expect("loaded"), "malloc").is_some());
+    assert!(libc.expect("loaded").address_of(&copy, "malloc").is_some());
 
     // The program was compiled again since.
     let other = source.replace("table[4]", "before[100], table[4]");
@@ -476,7 +476,7 @@ int main(void) { printf("%p\n", (void *)table); fflush(stdout); return getchar()
         "{limits:?}"
     );
     let copy = Image::take(&core, &[]).expect("readable");
-    let mut modules = Modules::find(&copy);
+    let modules = Modules::find(&copy);
     assert_eq!(modules.variable_at(table), None);
     assert!(
         modules.with_global(table).is_some(),

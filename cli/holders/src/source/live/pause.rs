@@ -9,6 +9,8 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use culeak::proc;
+
 use crate::source::Thread;
 use crate::source::registers::Machine;
 
@@ -62,13 +64,8 @@ impl Drop for Pause {
 
 /// The ids of all threads of a process.
 pub fn ids(pid: u32) -> Vec<u32> {
-    let entries = fs::read_dir(format!("/proc/{pid}/task"))
-        .into_iter()
-        .flatten()
-        .flatten();
-    let mut ids: Vec<u32> = entries
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .collect();
+    let all = proc::numbers(&format!("/proc/{pid}/task")).into_iter();
+    let mut ids: Vec<u32> = all.flatten().collect();
     ids.sort_unstable();
     ids
 }
@@ -182,7 +179,7 @@ fn wait(pid: u32, thread: &mut Traced) -> io::Result<()> {
 }
 
 fn has_ended(pid: u32, thread: u32) -> bool {
-    let stat = culeak::proc::stat(format!("/proc/{pid}/task/{thread}"));
+    let stat = proc::stat(format!("/proc/{pid}/task/{thread}"));
     stat.is_none_or(|stat| matches!(stat.state, 'Z' | 'X'))
 }
 

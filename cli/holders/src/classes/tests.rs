@@ -1,0 +1,92 @@
+//! Searches that stop, and when another copy is needed.
+
+use culeak::snapshot::Stop;
+
+use super::*;
+use crate::process_tests::{Victim, compile};
+
+/// Two arrays that lead into the other one. The last word of one leads to the block.
+const ARRAYS: &str = r#"
+    #include <stdio.h>
+    #include <stdlib.h>
+    #include <unistd.h>
+    enum { WORDS = 1 << 18 };
+    static void **first;
+    int main(void) {
+        void **other = malloc(WORDS * sizeof *other);
+        first = malloc(WORDS * sizeof *first);
+        for (long i = 0; i < WORDS; i++) {
+            first[i] = &other[i * 7919 % WORDS];
+            other[i] = &first[i * 7919 % WORDS];
+        }
+        other[WORDS - 1] = (void *)0x500000000000;
+        puts("ready");
+        fflush(stdout);
+        pause();
+    }"#;
+const ARRAY_BYTES: u64 = 2 << 20;
+const BLOCK: Block = Block {
+    address: 0x5000_0000_0000,
+    bytes: 4096,
+    time_ns: 1,
+    of_torch: false,
+    is_handle: false,
+};
+
+#[test]
+fn a_search_stops_within_a_large_array_and_knows_what_it_left_out() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let victim = Victim::start(&compile(folder.path(), "arrays", ARRAYS, &[]));
+    let process = victim.process();
+    let copy = Image::take(&process, &[]).expect("readable");
+    let index = BlockIndex::new(&[BLOCK]);
+    let searched = |looks| examine(&copy, &index, &[false], true, Deadline::Looks(looks)).expect("searched");
+    let mut left: Vec<u64> = Vec::new();
+    for looks in 0.. {
+        let searched = searched(looks);
+        let Some(stopped) = searched.stopped else {
+            assert_eq!(searched.found[0].class, Class::Held);
+            assert_eq!(searched.left_out_by_stop, LeftOut::default());
+            break;
+        };
+        assert_eq!((stopped, searched.found[0].class), (Stop::Time, Class::Lost));
+        left.push(searched.left_out_by_stop.bytes);
+    }
+    // The globals come before; each look at the clock allows half of an array.
+    let within = left.iter().filter(|left| (1..ARRAY_BYTES).contains(*left)).count();
+    assert!(within >= 1, "{left:?}");
+}
+
+#[test]
+fn blocks_that_a_stopped_search_did_not_reach_have_no_answer() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let victim = Victim::start(&compile(folder.path(), "arrays", ARRAYS, &[]));
+    let options = |limit| Options {
+        limit,
+        ..Options::default()
+    };
+    let found = crate::search(&victim.process(), &[BLOCK], &options(Duration::ZERO)).expect("searched");
+    assert!(found.blocks.is_empty(), "{:?}", found.blocks);
+    assert_eq!(found.search.stopped, Some(Stop::Time));
+    let sentence = &found.search.limits[0];
+    assert!(
+        sentence.starts_with("the search stopped after 0 ns, with ") && sentence.contains("culeak why --limit TIME"),
+        "{sentence}"
+    );
+    let found = crate::search(&victim.process(), &[BLOCK], &options(Duration::MAX)).expect("searched");
+    assert_eq!(found.paths[found.blocks[0].path].class, Class::Held);
+    assert_eq!(found.search.stopped, None);
+}
+
+#[test]
+fn a_block_that_was_freed_needs_no_further_copy_although_its_path_changed() {
+    let held = Some((Class::Held, false));
+    assert!(is_open(&held, true, false) && !is_open(&held, true, true) && !is_open(&held, false, false));
+    assert!(is_open(&None, false, false) && !is_open(&None, false, true));
+}
+
+#[test]
+fn garbage_that_may_be_alive_is_looked_for_in_a_further_copy() {
+    assert!(is_final(&Some((Class::Cycle, false))) && !is_final(&Some((Class::Cycle, true))));
+    assert!((Class::Held, false) < (Class::Cycle, true) && (Class::Cycle, false) < (Class::Cycle, true));
+}

@@ -1,0 +1,169 @@
+//! Pointers to blocks.
+
+use super::{Later, Pointer, Target, Walk};
+use crate::graph::{BlockEdge, Edge, EdgeKind, NodeId, NodeKind, Phase, Root};
+use crate::native::kinds::Kind;
+use crate::native::{RootSort, vectors};
+
+/// Any number may lead into a block of that many bytes, such as a pool that is most of the device's memory.
+const WIDE: u64 = 1 << 30;
+
+/// Edges to one block that are kept.
+const EDGES_PER_BLOCK: u16 = 4096;
+
+impl Walk<'_, '_> {
+    pub(super) fn block(&mut self, from: NodeId, edge: Edge, block: usize, interior: bool) {
+        if self.is_tail {
+            let to = Target::Block(block, interior);
+            return self.tails.push(Later { from, edge, to });
+        }
+        let unusual = self.is_unusual_of_block(from, edge, block);
+        if self.phase < Phase::Rest && unusual {
+            return self.put_off(from, edge, Target::Block(block, interior));
+        }
+        let holds = !self.index.is_of_torch(block)
+            || match self.graph.kind(from) {
+                NodeKind::Python | NodeKind::Frame => true,
+                NodeKind::Native => self.kind_of(self.graph.address(from)) == Kind::Storage,
+                NodeKind::Root => false,
+            };
+        let is_end = holds && !interior && self.may_be_end(from, edge, block);
+        let is_chance = interior && edge.kind() == EdgeKind::Word && self.index.block(block).bytes >= WIDE;
+        let weak = self.graph.is_weak(from) || is_end || is_chance;
+        let pointer = Pointer {
+            node: from,
+            edge,
+            interior,
+            phase: self.phase,
+            weak,
+        };
+        self.add_block_edge(BlockEdge {
+            block: block as u32,
+            node: from,
+            edge,
+            interior,
+            weak: weak || !holds,
+            unusual,
+        });
+        if is_end {
+            self.ends[block].get_or_insert(pointer);
+            return;
+        }
+        let known = if holds { self.found[block] } else { self.records[block] };
+        let is_better = match known {
+            Some(known) => known.phase == self.phase && self.doubts(&pointer) < self.doubts(&known),
+            None => true,
+        };
+        if is_better {
+            let best = if holds { &mut self.found } else { &mut self.records };
+            best[block] = Some(pointer);
+        }
+    }
+
+    /// Why a pointer may hold no block: it may be stale, or a word of native memory that equals an address by chance, as words that
+    /// lead into a block do more often than others.
+    fn doubts(&mut self, pointer: &Pointer) -> (bool, bool, bool) {
+        let is_native = self.graph.kind(pointer.node) == NodeKind::Native;
+        let is_unnamed = is_native && self.kind_of(self.graph.address(pointer.node)) == Kind::Unnamed;
+        (pointer.weak, is_unnamed, is_native && pointer.interior)
+    }
+
+    fn add_block_edge(&mut self, edge: BlockEdge) {
+        let edges = &mut self.block_edges[edge.block as usize];
+        if *edges < EDGES_PER_BLOCK {
+            *edges += 1;
+            self.graph.add_block_edge(edge);
+        }
+    }
+
+    /// A pointer to a block that has none, and which may be stale.
+    pub(super) fn stale_block(&mut self, from: NodeId, edge: Edge, block: usize, interior: bool) {
+        self.block(from, edge, block, interior);
+        if let Some(pointer) = &mut self.found[block] {
+            pointer.weak = true;
+        }
+    }
+
+    /// The word may be a second holder, without which the first one does not retain the block.
+    pub(super) fn tail_to_block(&mut self, from: NodeId, edge: Edge, block: usize, interior: bool) {
+        let unusual = self.is_unusual_of_block(from, edge, block);
+        self.add_block_edge(BlockEdge {
+            block: block as u32,
+            node: from,
+            edge,
+            interior,
+            weak: true,
+            unusual,
+        });
+    }
+
+    /// Whether most pointers to such blocks are elsewhere. One of memory without a class is unusual, too, if objects of the class that has
+    /// the memory usually point to their blocks from elsewhere.
+    fn is_unusual_of_block(&mut self, from: NodeId, edge: Edge, block: usize) -> bool {
+        if self.graph.kind(from) != NodeKind::Native || self.index.is_of_torch(block) {
+            return false;
+        }
+        let owner = self.graph.address(from);
+        let class = self.native.classes.chunk(self.copy, owner);
+        self.usual.is_unusual_of_block(owner, class, edge.index(), block)
+            || class.is_none() && (self.is_unused(from, edge) || self.is_unusual_in_object(from, edge))
+    }
+
+    /// Whether other memory of objects of a class usually has their pointers to blocks than this word of memory without a class.
+    /// Only for words of which [`Walk::is_unused`] is false.
+    fn is_unusual_in_object(&mut self, from: NodeId, edge: Edge) -> bool {
+        let owner = self.graph.parent(from);
+        let Some((owner, field)) = owner.filter(|(owner, _)| self.graph.kind(*owner) == NodeKind::Native) else {
+            return false;
+        };
+        let owner = self.graph.address(owner);
+        let Some(class) = self.native.classes.chunk(self.copy, owner) else {
+            return false;
+        };
+        self.usual.fields.is_unusual(class, field.index(), edge.index()) && {
+            // The elements of a vector are alike, and their number varies.
+            let place = owner + field.index() * 8;
+            let chunk = self.native.chunk(self.copy, self.graph.address(from));
+            chunk.is_none_or(|chunk| vectors::bytes_of_vector(self.copy, place, &chunk).is_none())
+        }
+    }
+
+    /// Whether the word that equals the start of this block may be the end of the block before it: the beginning of that one is
+    /// beside it, as in a `std::span`, and it is not an array of blocks, or an element of a vector. (Vectors of spans are rare.)
+    fn may_be_end(&self, from: NodeId, edge: Edge, block: usize) -> bool {
+        let Some(before) = self.index.adjacent(block) else {
+            return false;
+        };
+        if self.is_in_vector(from, edge) {
+            return false;
+        }
+        let start = match self.graph.root(from) {
+            _ if edge.kind() != EdgeKind::Word || self.index.is_of_torch(block) => return false,
+            Some(Root::Native(root)) if root.sort == RootSort::Registers => return false,
+            Some(Root::Python(_)) => return false,
+            Some(Root::Native(root)) => root.range.start,
+            _ => self.graph.address(from),
+        };
+        let at = start.wrapping_add(edge.index() * 8);
+        let pointed = |words: i64| self.index.find(self.copy.word(at.wrapping_add_signed(words * 8)));
+        let is_other =
+            |pointed: Option<(usize, bool)>| pointed.is_some_and(|(other, _)| other != before && other != block);
+        match (pointed(-2), pointed(-1)) {
+            (further, Some((near, false))) if near == before => !is_other(further) && !is_other(pointed(1)),
+            // Between the two is a place in the first block, or that of a limit.
+            (Some((further, false)), near) if further == before => !is_other(near) && !is_other(pointed(1)),
+            _ => false,
+        }
+    }
+
+    /// Whether the word is one of the elements of a `std::vector`, in native memory or in a variable.
+    fn is_in_vector(&self, from: NodeId, edge: Edge) -> bool {
+        if self.graph.kind(from) != NodeKind::Native || edge.kind() != EdgeKind::Word {
+            return false;
+        }
+        let Some(place) = self.place(from) else { return false };
+        let chunk = self.native.chunk(self.copy, self.graph.address(from));
+        let used = chunk.and_then(|chunk| vectors::bytes_of_vector(self.copy, place, &chunk));
+        used.is_some_and(|used| edge.index() * 8 < used)
+    }
+}
