@@ -122,12 +122,16 @@ impl Sites {
         &self.all[id as usize].1
     }
 
-    fn find(&self, key: Key) -> Option<SiteId> {
+    pub(crate) fn text_mut(&mut self, id: SiteId) -> &mut Site {
+        &mut self.all[id as usize].1
+    }
+
+    pub(crate) fn find(&self, key: Key) -> Option<SiteId> {
         self.numbers.get(&(key.exact.0, key.pool)).copied()
     }
 
     /// The number of a site, which is added if it is new.
-    fn number(&mut self, key: Key, text: Site) -> SiteId {
+    pub(crate) fn number(&mut self, key: Key, text: Site) -> SiteId {
         if let Some(id) = self.find(key) {
             return id;
         }
@@ -174,10 +178,9 @@ impl Facts {
             instants: vec![instant],
             ..Facts::default()
         };
-        memory.rows.iter().for_each(|row| facts.push(row, by, None));
-        let by = by.of_objects();
+        memory.rows.iter().for_each(|row| facts.push(row, by));
         let objects = objects::rows(snapshot, &stacks, filter, by);
-        objects.iter().for_each(|(kind, row)| facts.push(row, by, Some(*kind)));
+        objects.iter().for_each(|row| facts.push(row, by.of_objects()));
         facts
     }
 
@@ -226,8 +229,8 @@ impl Facts {
         facts
     }
 
-    fn push(&mut self, row: &report::Row, by: By, object: Option<Kind>) {
-        let (key, stack) = (Key::by(by, row), &row.stacks[0].stack);
+    fn push(&mut self, row: &report::Row, by: By) {
+        let (key, stack) = (Key::by(by, row), row.stack());
         let kinds = row.kinds.keys().copied().collect();
         let text = match by {
             By::Forward => Site {
@@ -240,15 +243,18 @@ impl Facts {
                 allocator: row.allocator,
                 library: row.library,
                 kinds,
-                fingerprint: key.exact,
-                object: object.map(Kind::name),
+                fingerprint: match by {
+                    By::Stack => stack.fingerprint,
+                    _ => stack.site_fingerprint,
+                },
+                object: row.kind_of_objects().map(Kind::name),
                 ..Site::of(stack)
             },
         };
         let on_gpu = row.devices.iter().filter(|(name, _)| name.starts_with("GPU "));
         let most = on_gpu.max_by_key(|(_, tally)| tally.bytes);
         let row = Row {
-            site: self.sites.number(object.map_or(key, |kind| key.of_kind(kind)), text),
+            site: self.sites.number(key, text),
             device: most.map(|(name, _)| self.device(name)),
             tally: row.tally(),
             // An estimate stays one even if its error is 0.

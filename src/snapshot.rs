@@ -553,6 +553,12 @@ pub struct Mark {
 }
 
 impl Snapshot {
+    /// Whether memory of this kind was ever recorded, even if none is live any more.
+    pub fn ever_had(&self, kind: Kind) -> bool {
+        let mut counters = self.counters.iter();
+        counters.any(|counter| counter.kind == kind && counter.total_count > 0)
+    }
+
     /// Whether nothing that a report counts is missing. A new count of losses is missing memory unless it is excepted here.
     pub fn is_complete(&self) -> bool {
         let losses = Losses {

@@ -101,7 +101,7 @@ fn the_leaking_rank_is_named_with_its_line_in_the_first_ten_lines() {
         .map(|report| report["totals"]["held"]["device"]["bytes"].as_u64());
     assert_eq!(job["held"]["bytes"].as_u64(), held.sum::<Option<u64>>());
     assert_eq!(job["sites"][0]["site"]["line"].as_u64(), Some(line() as u64));
-    assert_eq!(job["sites"][1]["sum_bytes"].as_u64(), Some(256 << 20));
+    assert_eq!(job["sites"][1]["sum"].as_u64(), Some(256 << 20));
 }
 
 #[test]

@@ -68,7 +68,7 @@ fn a_diff_of_two_runs_names_what_grew_on_which_rank_in_the_first_ten_lines() {
     let json: Value = serde_json::from_slice(&json.stdout).expect("JSON");
     assert_eq!(json["format"], "culeak-job-diff");
     assert_eq!(json["pairs"].as_array().map(Vec::len), Some(8));
-    assert_eq!(json["sites"][0]["bytes_delta"], 30 << 20);
+    assert_eq!(json["sites"][0]["sum"], 30 << 20);
     assert_eq!(json["sites"][0]["stands_out"]["processes"][0]["rank"], 5);
     assert_eq!(
         (&json["sites"][1], &json["unchanged_sites"]),

@@ -14,9 +14,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::env;
 use std::path::{Path, PathBuf};
 
-use culeak::analysis::check::{Breach, Judged, JudgedObjects, Measure, Scope, SiteRow, Standing, Verdict};
+use culeak::analysis::check::{Breach, Judged, Measure, Scope, Standing, Verdict};
 use culeak::analysis::job::identity;
-use culeak::analysis::report::Row;
 use culeak::analysis::site::{CallStack, Fingerprint, Frame, Line};
 use culeak::snapshot::Class;
 use culeak::table;
@@ -189,10 +188,11 @@ impl<'v> Finding<'v> {
 }
 
 /// A row, and how it differs from the baseline.
-fn beside_baseline<R: SiteRow>(title: String, judged: &Judged<R>) -> String {
+fn beside_baseline(title: String, judged: &Judged) -> String {
     match (judged.standing, judged.known) {
         (Some(Standing::Grown), Some(known)) => {
-            format!("{title}, {} in the baseline", R::MEASURE.words(R::MEASURE.of(known)))
+            let measure = judged.row.measure();
+            format!("{title}, {} in the baseline", measure.words(measure.of(known)))
         }
         (Some(Standing::New), _) => title + ", not in the baseline",
         _ => title,
@@ -200,7 +200,7 @@ fn beside_baseline<R: SiteRow>(title: String, judged: &Judged<R>) -> String {
 }
 
 /// `32 MiB in 3 blocks leaked by Cache::fill; held by g_cache in app`, if what holds it is known.
-pub fn title(judged: &Judged<Row>, verdict: &Verdict) -> String {
+pub fn title(judged: &Judged, verdict: &Verdict) -> String {
     let row = &judged.row;
     let (tally, verb) = (parts::tally_about(row.tally(), row.estimated), sentences::verb(verdict));
     let (name, mark) = (parts::name(&row.label), parts::mark(row));
@@ -210,7 +210,7 @@ pub fn title(judged: &Judged<Row>, verdict: &Verdict) -> String {
 
 /// `; 400 MiB of it held by __main__.keep (list of 8): keep[*] → Tensor`: the largest holder of a call site's memory, also of what is not
 /// judged. Empty if that is more than the row has.
-fn held_by(judged: &Judged<Row>, verdict: &Verdict) -> String {
+fn held_by(judged: &Judged, verdict: &Verdict) -> String {
     let print = judged.row.stack().site_fingerprint;
     let site = verdict.held_by.iter().find(|site| site.site_fingerprint == print);
     let Some(first) = site.and_then(|site| site.holders.first()).filter(|_| !judged.row.pool) else {
@@ -226,7 +226,7 @@ fn held_by(judged: &Judged<Row>, verdict: &Verdict) -> String {
 }
 
 /// `40 graph-exec  Server::decode  server.cu:88`.
-pub fn title_of_objects(of: &JudgedObjects) -> String {
+pub fn title_of_objects(of: &Judged) -> String {
     beside_baseline(text::objects::title(&of.row), of)
 }
 
@@ -268,14 +268,14 @@ pub fn findings<'v>(verdict: &'v Verdict<'v>) -> Vec<Finding<'v>> {
     let objects = verdict.objects.iter().filter(|of| of.to_blame).map(|of| Finding {
         kind: Kind::Objects,
         title: title_of_objects(of),
-        stack: Some(&of.row.stack),
+        stack: Some(of.row.stack()),
     });
     totals.chain(unseen).chain(sites).chain(apart).chain(objects).collect()
 }
 
 /// What of a call site fails although it is within limits: blocks by their class, one finding for each path, and memory that other
 /// processes do not have.
-pub fn apart_from_limits<'v>(judged: &'v Judged<Row<'v>>, verdict: &'v Verdict<'v>) -> Vec<Finding<'v>> {
+pub fn apart_from_limits<'v>(judged: &'v Judged<'v>, verdict: &'v Verdict<'v>) -> Vec<Finding<'v>> {
     let is_apart = |breach: &&Breach| breach.key_apart() == Some(judged.key());
     let findings = verdict.breaches.iter().filter(is_apart).map(|breach| Finding {
         kind: match breach {
@@ -317,7 +317,11 @@ pub fn summary(verdict: &Verdict) -> String {
         found.push(format!("{judged} {}{when} at {sites}", sentences::verb(verdict)));
     }
     if verdict.limits.of_objects().next().is_some() {
-        let prints: BTreeSet<Fingerprint> = verdict.objects.iter().map(|of| of.row.stack.site_fingerprint).collect();
+        let prints: BTreeSet<Fingerprint> = verdict
+            .objects
+            .iter()
+            .map(|of| of.row.stack().site_fingerprint)
+            .collect();
         let sites = counted(prints.len(), "call site");
         found.push(format!("{}{when} at {sites}", sentences::judged_objects(verdict)));
     }

@@ -263,7 +263,7 @@ fn json_is_one_document_with_format_and_version() {
     let report = json(&["report", "pool.json", "--json"]);
     assert_eq!(
         (report["format"].as_str(), report["version"].as_u64()),
-        (Some("culeak-report"), Some(2))
+        (Some("culeak-report"), Some(3))
     );
     assert_eq!(report["rows"].as_array().map(Vec::len), Some(5));
     assert_eq!(

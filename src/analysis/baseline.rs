@@ -7,9 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::check::SiteRow;
 use crate::analysis::function_name::plain;
-use crate::analysis::objects::ObjectRow;
 use crate::analysis::pairing::{Key, pair};
 use crate::analysis::program::Program;
 use crate::analysis::report::Row;
@@ -65,11 +63,11 @@ pub struct Site {
 }
 
 impl Site {
-    fn of(row: &impl SiteRow) -> Site {
+    fn of(row: &Row) -> Site {
         let (stack, tally, kind) = (row.stack(), row.tally(), row.kind_of_objects());
         Site {
             kind: kind.map(|kind| kind.name().to_owned()),
-            label: row.label().to_owned(),
+            label: row.label.clone(),
             place: stack.site().and_then(|site| site.short_place()),
             fingerprint: stack.site_fingerprint.to_string(),
             loose_fingerprint: stack.loose_site_fingerprint.to_string(),
@@ -126,7 +124,7 @@ fn sorted(sites: impl IntoIterator<Item = Site>, join: fn(u64, u64) -> u64) -> V
 
 impl Baseline {
     /// The sites of these rows.
-    pub fn of(program: Program, at: Vec<Point>, rows: &[Row], objects: Option<&[ObjectRow]>) -> Baseline {
+    pub fn of(program: Program, at: Vec<Point>, rows: &[Row], objects: Option<&[Row]>) -> Baseline {
         Baseline {
             format: FORMAT.to_owned(),
             version: VERSION,
@@ -179,8 +177,8 @@ impl Baseline {
     }
 
     /// Matches rows with the sites of the baseline.
-    pub fn paired<R: SiteRow>(&self, rows: &[R]) -> Paired<'_> {
-        let key = |row: &R| {
+    pub fn paired(&self, rows: &[Row]) -> Paired<'_> {
+        let key = |row: &Row| {
             let key = Key::of_call_site(row.stack());
             row.kind_of_objects().map_or(key, |kind| key.of_kind(kind))
         };

@@ -29,7 +29,7 @@ use crate::analysis::estimate::Errors;
 use crate::analysis::filter::Filter;
 use crate::analysis::points::{shown_points, when};
 use crate::analysis::program::Program;
-use crate::analysis::report::{By, Exact, ProcessLine, Row, Tally, is_leaked, process_line, rows_by};
+use crate::analysis::report::{By, Exact, ProcessLine, Tally, is_leaked, process_line, rows_by};
 use crate::analysis::site::CallStacks;
 use crate::analysis::suppressions::Used;
 use crate::analysis::why::{SiteHolders, by_site};
@@ -55,18 +55,17 @@ use compare::Comparison;
 pub use growth::BySite;
 use limits::Besides;
 pub use limits::{FailOn, Limit, Limits, Measure, Rules, Scope, Spelling, Tolerance};
-pub use objects::JudgedObjects;
 pub use outliers::{fail_outliers, once_each};
 pub use selection::{Ignored, judged, judged_by_site};
 use selection::{Sorted, by_stack, freed_at_shutdown, groups, since, sort};
-pub use sites::{Judged, SiteKey, SiteRow, Standing};
+pub use sites::{Judged, SiteKey, Standing};
 use totals::Whole;
 pub use totals::WithoutLimit;
 pub use unseen::{Outcome, Unseen, missing_ranks, missing_ranks_here, of_running_process, unknown_since};
 
 /// The value of [`Verdict::format`].
 pub const FORMAT: &str = "culeak-check";
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -129,10 +128,10 @@ pub struct Verdict<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub boundary: Option<Boundary>,
     /// The judged records by call site: those to blame first, then largest first.
-    pub rows: Vec<Judged<Row<'a>>>,
+    pub rows: Vec<Judged<'a>>,
     /// The objects of the kinds that have a limit, or of all if a baseline has objects, by kind and call site; those to blame
     /// first.
-    pub objects: Vec<JudgedObjects<'a>>,
+    pub objects: Vec<Judged<'a>>,
     /// Objects of these kinds that the suppressions and `--since` exclude.
     pub objects_ignored: u64,
     /// The part of them that was created before the mark of `--since`.
@@ -183,10 +182,10 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
     let baseline = rules.baseline.as_ref();
     let of_objects = baseline.filter(|_| objects::are_compared(rules) && snapshot.objects_known);
     let of_objects = of_objects.map(|baseline| baseline.paired(&objects));
-    let mut objects = comparison.sites(objects, of_objects.as_ref());
+    let mut objects = comparison.sites(Measure::Objects, objects, of_objects.as_ref());
     let paired = baseline.map(|baseline| baseline.paired(&rows));
     let renamed = paired.as_ref().and_then(|paired| paired.renamed(&rows));
-    let mut rows = comparison.sites(rows, paired.as_ref());
+    let mut rows = comparison.sites(Measure::Bytes, rows, paired.as_ref());
     unseen.append(&mut comparison.unseen);
     let mut breaches = comparison.breaches;
     let (of_classes, unclassed) = classes::judge(snapshot, &groups, &judged, &stacks, rules, &mut rows);

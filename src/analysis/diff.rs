@@ -120,7 +120,7 @@ pub enum State {
 impl State {
     /// Of a row that is on both sides.
     pub fn between(before: Tally, after: Tally) -> State {
-        match (after.bytes, after.count).cmp(&(before.bytes, before.count)) {
+        match after.cmp(&before) {
             std::cmp::Ordering::Less => State::Shrunk,
             std::cmp::Ordering::Equal => State::Unchanged,
             std::cmp::Ordering::Greater => State::Grown,
@@ -235,8 +235,7 @@ impl<'a> Diff<'a> {
         let (old, new) = (side_rows(before, &stacks[0]), side_rows(after, &stacks[1]));
         let bare = [(before, &old.groups), (after, &new.groups)].map(|(side, groups)| (side, is_bare(side, groups)));
         let opaque_pools = new.opaque_pools;
-        let keyed = |rows: Vec<Row<'a>>| rows.into_iter().map(keyed(options.by)).collect();
-        let mut rows = compared((keyed(old.rows), keyed(new.rows)), &stacks, options.by, moved);
+        let mut rows = compared((old.rows, new.rows), &stacks, options.by, moved);
         let totals = totals(&rows, [old.total, new.total]);
         let change = |row: &DiffRow| match options.sort {
             Sort::Count => (row.count_delta.abs(), row.bytes_delta.abs(), row.after.bytes),
@@ -303,29 +302,23 @@ enum Moved {
     Libraries,
 }
 
-/// What a row is matched by: all its frames, and the program's own lines.
-type Keyed<'a> = ([Key; 2], Row<'a>);
-
-fn keyed(by: By) -> impl Fn(Row) -> Keyed {
-    move |row| ([Key::by(by, &row), Key::own(by, &row)], row)
-}
-
 /// The rows of both sides.
 fn compared<'a>(
-    (old, new): (Vec<Keyed<'a>>, Vec<Keyed<'a>>),
+    (old, new): (Vec<Row<'a>>, Vec<Row<'a>>),
     stacks: &[CallStacks<'a>; 2],
     by: By,
     moved: Moved,
 ) -> Vec<DiffRow<'a>> {
-    let both = |rows: &[Keyed]| rows.iter().map(|(keys, _)| *keys).collect::<Vec<[Key; 2]>>();
-    let whole = |rows: &[Keyed]| rows.iter().map(|(keys, _)| keys[0]).collect::<Vec<Key>>();
+    let whole = |rows: &[Row]| rows.iter().map(|row| Key::by(by, row)).collect::<Vec<Key>>();
+    let both = |row: &Row| [Key::by(by, row), Key::own(by, row)];
+    let both = |rows: &[Row]| rows.iter().map(both).collect::<Vec<[Key; 2]>>();
     let partners = match moved {
         Moved::Libraries => pair_across(&both(&old), &both(&new)),
         Moved::Nothing | Moved::Lines => pair(&whole(&old), &whole(&new), matches!(moved, Moved::Lines)),
     };
-    let mut old: Vec<Option<Row>> = old.into_iter().map(|(_, row)| Some(row)).collect();
+    let mut old: Vec<Option<Row>> = old.into_iter().map(Some).collect();
     let pairs = new.into_iter().zip(partners);
-    let pairs = pairs.map(|((_, row), partner)| (partner.and_then(|partner| old[partner].take()), Some(row)));
+    let pairs = pairs.map(|(row, partner)| (partner.and_then(|partner| old[partner].take()), Some(row)));
     let mut both: Vec<_> = pairs.collect();
     both.extend(old.into_iter().filter(Option::is_some).map(|row| (row, None)));
     let rows = both.into_iter().map(|(old, new)| {

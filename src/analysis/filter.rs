@@ -86,9 +86,7 @@ impl Filter {
         (kinds.is_empty() && devices.is_empty() && categories.is_empty())
             && (focus.is_empty() && ignore.is_empty() && since.is_none())
     }
-}
 
-impl Filter {
     /// The options of a command that have this effect: ` --kind device --focus train.py`, or nothing.
     pub fn options(&self) -> String {
         let device = |location: &Location| match location {

@@ -46,14 +46,8 @@ impl<'a> Watched<'a> {
         let reporting = snapshot.allocators.iter().filter(|allocator| allocator.events > 0);
         owners.extend(reporting.map(|allocator| owner_of_domain(&allocator.domain)));
         owners.extend(snapshot.domains.iter().map(|domain| owner_of_domain(domain)));
-        let ever = |kind| {
-            snapshot
-                .counters
-                .iter()
-                .any(|counter| counter.kind == kind && counter.total_count > 0)
-        };
-        owners.extend(ever(Kind::Tensor).then_some("PyTorch"));
-        owners.extend(ever(Kind::Buffer).then_some("XLA"));
+        owners.extend(snapshot.ever_had(Kind::Tensor).then_some("PyTorch"));
+        owners.extend(snapshot.ever_had(Kind::Buffer).then_some("XLA"));
         Watched(owners)
     }
 

@@ -35,7 +35,8 @@ pub mod sites;
 pub mod trend;
 pub mod why;
 
-use outliers::Example;
+use member::ProcessRef;
+use outliers::{Example, Range};
 use parallel::Judged;
 use population::Population;
 use shared::{Shared, SharedRow};
@@ -43,7 +44,7 @@ use sites::{ProcessSums, Site, Sites};
 
 /// The value of [`JobReport::format`].
 pub const FORMAT: &str = "culeak-job";
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Processes of a job, added one after the other.
 #[derive(Debug, Default)]
 pub struct Job {
@@ -128,7 +129,7 @@ impl Job {
         let mut processes: Vec<JobProcess> = processes.collect();
         processes.sort_by_cached_key(|process| process.row.order());
         let mut sites: Vec<SiteRow> = rows.into_iter().map(|(row, _)| row).collect();
-        let enough = |row: &SiteRow| row.sum_bytes >= options.min_bytes;
+        let enough = |row: &SiteRow| row.range.sum_bytes() >= options.min_bytes;
         let (mut shown, mut hidden): (Vec<_>, Vec<_>) = sites.drain(..).partition(enough);
         hidden.extend(shown.split_off(options.top.unwrap_or(shown.len()).min(shown.len())));
         let total = |of: fn(&Instant) -> Tally| Tally::total(processes.iter().map(|process| of(&process.row)));
@@ -191,7 +192,7 @@ fn compare(a: &(SiteRow, Vec<u32>), b: &(SiteRow, Vec<u32>)) -> std::cmp::Orderi
     let group = |row: &SiteRow| (row.stands_out.is_none(), row.site.is_of_library());
     (group(a).cmp(&group(b)))
         .then_with(|| apart(b).cmp(&apart(a)))
-        .then_with(|| (b.sum_bytes, b.sum_count).cmp(&(a.sum_bytes, a.sum_count)))
+        .then_with(|| (b.range.sum, b.sum_count).cmp(&(a.range.sum, a.sum_count)))
         .then_with(|| a.site.order().cmp(&b.site.order()))
         .then_with(|| a.program.cmp(&b.program))
 }
@@ -284,19 +285,15 @@ pub struct Unreadable {
 pub struct SiteRow {
     pub program: Program,
     pub site: Site,
-    pub sum_bytes: u64,
+    /// Over all processes of the program.
+    #[serde(flatten)]
+    pub range: Range,
     pub sum_count: u64,
-    /// Over all processes of the program; one without this call site has 0 bytes.
-    pub median_bytes: u64,
-    pub min_bytes: u64,
-    pub max_bytes: u64,
     /// The number of processes with this call site.
     pub processes: u64,
-    /// The number of processes of the program.
-    pub of_processes: u64,
     /// The values differ too widely for a common one, so no process stands out.
     pub differs: bool,
-    pub stands_out: Option<StandsOut<Outlier>>,
+    pub stands_out: Option<StandsOut>,
     /// What each process holds, by its number, ascending; if [`Options::values`] asks for it.
     #[serde(skip)]
     pub values: Vec<Example>,
@@ -304,7 +301,7 @@ pub struct SiteRow {
 
 impl SiteRow {
     pub fn tally(&self) -> Tally {
-        Tally::new(self.sum_bytes, self.sum_count)
+        Tally::new(self.range.sum_bytes(), self.sum_count)
     }
 }
 
@@ -322,18 +319,18 @@ pub enum Quantity {
 pub struct ProcessesOut {
     pub what: Quantity,
     #[serde(flatten)]
-    pub out: StandsOut<Outlier>,
+    pub out: StandsOut,
 }
 
 /// Processes whose values are far from those of the others.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct StandsOut<P> {
+pub struct StandsOut {
     pub count: u64,
     /// The sum of the distances from the median.
     pub apart_bytes: u64,
     /// Some of them, if there are many.
-    pub processes: Vec<P>,
+    pub processes: Vec<Outlier>,
     /// What is to be said of them.
     pub sentence: String,
 }
@@ -341,28 +338,31 @@ pub struct StandsOut<P> {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Outlier {
-    pub rank: Option<u32>,
-    pub host: String,
-    pub pid: u32,
-    pub bytes: u64,
-    pub source: String,
+    #[serde(flatten)]
+    pub process: ProcessRef,
+    /// What it holds, or gained.
+    pub bytes: i64,
 }
 
 /// Processes that a row lists.
 const LISTED: usize = 64;
 
-impl<P> StandsOut<P> {
-    /// Outliers of different groups as one; `None` without any.
-    fn of(judged: &Judged, sentence: String, process: impl Fn(Example) -> Option<P>) -> Option<StandsOut<P>> {
+impl StandsOut {
+    /// Outliers of different groups as one; `None` without any. `process`: the one with this number.
+    fn of<'r>(judged: &Judged, sentence: String, process: impl Fn(u32) -> Option<&'r Instant>) -> Option<StandsOut> {
         let all = || judged.unlike.iter().map(|finding| &finding.outcome);
         all().next()?;
         let apart = all().fold(0, |sum: u128, out| sum.saturating_add(out.apart));
         let mut values: Vec<Example> = all().flat_map(|out| &out.values).copied().collect();
         values.sort_unstable();
+        let outlier = |(number, bytes)| {
+            let process = ProcessRef::of(process(number)?);
+            Some(Outlier { process, bytes })
+        };
         Some(StandsOut {
             count: values.len() as u64,
             apart_bytes: u64::try_from(apart).unwrap_or(u64::MAX),
-            processes: values.into_iter().take(LISTED).filter_map(process).collect(),
+            processes: values.into_iter().take(LISTED).filter_map(outlier).collect(),
             sentence,
         })
     }

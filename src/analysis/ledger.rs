@@ -34,7 +34,7 @@ use crate::analysis::tally::Tally;
 use crate::kind::{Kind, Place};
 use crate::point::Point;
 use crate::reader::progress::{Progress, Unit};
-use crate::snapshot::{ProcessState, Snapshot, Usage};
+use crate::snapshot::{DeviceUsage, ProcessState, Snapshot, Usage};
 
 mod caches;
 pub mod change;
@@ -56,7 +56,7 @@ use modes::pytorch_modes;
 use process::ProcessSide;
 pub use process::{AtPeakOfProcess, MemoryPool, Part, PoolOf, ProcessSum};
 
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Ledger<'a> {
     /// By CUDA's ordinal.
@@ -82,7 +82,7 @@ pub struct DeviceLedger<'a> {
     pub name: &'a str,
     pub uuid: &'a str,
     /// The driver's figures; `None` if it was not asked.
-    pub driver: Option<DriverSide>,
+    pub driver: Option<&'a DeviceUsage>,
     /// In the order of [`LineKind`], then by bytes, largest first.
     pub lines: Vec<Line<'a>>,
     /// The sum of the lines of this process, if what the kernel driver gave to it was recorded.
@@ -99,19 +99,6 @@ pub struct DeviceLedger<'a> {
     pub outside: Tally,
     /// The caching allocators whose blocks were recorded.
     pub caches: Vec<Cache<'a>>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct DriverSide {
-    pub total_bytes: u64,
-    pub used_bytes: u64,
-    pub reserved_bytes: u64,
-    /// The driver reported what this process uses.
-    pub knows_process: bool,
-    /// What the processes of its control group may have together, if a limit is set.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub limit_bytes: Option<u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -245,9 +232,7 @@ impl<'a> Ledger<'a> {
             devices,
         }
     }
-}
 
-impl<'a> Ledger<'a> {
     /// At the peak, memory of the program is known by stack, without the addresses that a ledger needs, and at the instant of
     /// its own peak. What the kernel driver gave has its own peak, and is listed whole.
     fn at_peak(snapshot: &'a Snapshot, stacks: &CallStacks<'a>) -> Ledger<'a> {
@@ -255,21 +240,18 @@ impl<'a> Ledger<'a> {
             let side = ProcessSide::at_peak(snapshot, device, stacks)?;
             Some(DeviceLedger {
                 known: sum(&side.lines),
-                process: Some(side.sum(None, snapshot)),
+                process: Some(side.sum),
                 lines: side.lines,
                 ..DeviceLedger::empty(snapshot, device)
             })
         });
         Ledger {
             devices: devices.collect(),
-            host: BTreeMap::new(),
-            host_lines: Vec::new(),
-            source: None,
             segments_missing: segments_missing(snapshot),
             missing: Some(
                 "the program's own memory at its peak is known by stack, and the driver was not asked then".to_owned(),
             ),
-            pytorch: Vec::new(),
+            ..Ledger::default()
         }
     }
 }
@@ -342,17 +324,17 @@ fn device_ledger<'a>(
 ) -> DeviceLedger<'a> {
     let mut lines = record_lines(spread, device, &groups.watched);
     let records = sum(&lines);
-    let usage = |usage: &Usage| usage.devices.iter().find(|usage| usage.device == device).cloned();
+    let usage = |usage: &'a Usage| usage.devices.iter().find(|usage| usage.device == device);
     let usage = snapshot.usage.as_ref().and_then(usage);
-    let driver_bytes = usage.as_ref().and_then(|usage| usage.process_bytes);
-    let side = ProcessSide::of(snapshot, device, stacks);
+    let driver_bytes = usage.and_then(|usage| usage.process_bytes);
+    let side = ProcessSide::of(snapshot, device, stacks, driver_bytes);
     let mut own = None;
     let mut process = None;
     match side {
         Some(mut side) => {
             lines.append(&mut side.lines);
             own = Some((side.contexts, side.channels));
-            process = Some(side.sum(driver_bytes, snapshot));
+            process = Some(side.sum);
         }
         // If records exceed the driver's figure, the remainder becomes negative.
         None => lines.extend(driver_bytes.map(|bytes| {
@@ -360,7 +342,7 @@ fn device_ledger<'a>(
             Line::new(LineKind::Context, None, bytes, 0, true)
         })),
     }
-    if let Some(usage) = &usage {
+    if let Some(usage) = usage {
         lines.extend(driver::other_processes(usage));
         let rest = i128::from(usage.used_bytes) - sum(&lines);
         if let Some((contexts, channels)) = own {
@@ -376,20 +358,14 @@ fn device_ledger<'a>(
         lines,
         process,
         known,
-        unexplained: usage.as_ref().map(|usage| i128::from(usage.used_bytes) - known),
+        unexplained: usage.map(|usage| i128::from(usage.used_bytes) - known),
         had_managed: managed.count > 0
             || counters
                 .any(|of| of.kind == Kind::Managed && of.device.is_none_or(|of| of == device) && of.total_count > 0),
         managed,
         outside: spread.outside(device),
         caches: spread.take_caches(device),
-        driver: usage.map(|usage| DriverSide {
-            total_bytes: usage.total_bytes,
-            used_bytes: usage.used_bytes,
-            reserved_bytes: usage.reserved_bytes,
-            knows_process: usage.process_bytes.is_some(),
-            limit_bytes: usage.limit_bytes,
-        }),
+        driver: usage,
         ..DeviceLedger::empty(snapshot, device)
     }
 }

@@ -17,7 +17,7 @@ use serde::Serialize;
 use crate::analysis::filter::{Filter, Filtering};
 use crate::analysis::groups::{Group, Level};
 use crate::analysis::report::{By, Row, rows_by};
-use crate::analysis::site::{CallStack, CallStacks, Fingerprint};
+use crate::analysis::site::{CallStacks, Fingerprint};
 use crate::analysis::suppressions::Sieve;
 use crate::analysis::why::words::whole_path_text;
 use crate::kind::{Kind, Place};
@@ -31,8 +31,8 @@ pub struct Objects<'a> {
     pub known: bool,
     /// Most first.
     pub kinds: Vec<KindOfObject>,
-    /// Most first.
-    pub rows: Vec<ObjectRow<'a>>,
+    /// One for each kind and call site, most first.
+    pub rows: Vec<Row<'a>>,
     /// Rows that were cut off, and their objects.
     pub hidden_rows: usize,
     pub hidden: u64,
@@ -57,32 +57,19 @@ pub struct KindOfObject {
 /// Names of kernels in a row.
 const KERNELS: usize = 3;
 
-/// Objects of one kind, of one call site.
+/// What a row of objects has besides their number.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct ObjectRow<'a> {
-    pub kind: &'static str,
-    /// The function of the call site.
-    pub label: String,
-    pub count: u64,
-    /// The function that made most of them.
-    pub api: &'a str,
-    /// The CUDA library that made all of them.
-    pub library: Option<&'static str>,
+pub struct OfObjects<'a> {
+    pub kind: Kind,
     /// Executable graphs: the nodes of the smallest and of the largest.
     pub nodes: Option<(u64, u64)>,
     /// Modules and libraries: the kernels that were looked up in them first, by name; at most [`KERNELS`].
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub kernels: Vec<&'a str>,
-    /// Age of the first one when the snapshot was taken.
-    pub oldest_age_ns: u64,
-    pub newest_age_ns: u64,
     /// What holds the handles of most of those that were searched for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held_by: Option<String>,
-    /// The stack with the most of them.
-    pub stack: CallStack<'a>,
-    pub stacks_in_all: usize,
 }
 
 impl<'a> Objects<'a> {
@@ -192,36 +179,35 @@ pub fn groups<'a>(
     groups
 }
 
-/// Rows of each kind apart, most objects first, for comparisons. Kinds that are in the tables of memory as claims are left out.
-pub(crate) fn rows<'a>(
-    snapshot: &'a Snapshot,
-    stacks: &CallStacks<'a>,
-    filter: &Filter,
-    by: By,
-) -> Vec<(Kind, Row<'a>)> {
+/// Rows of each kind apart, most objects first, for comparisons: by what memory is compared by, as far as objects have it. Kinds that
+/// are in the tables of memory as claims are left out.
+pub(crate) fn rows<'a>(snapshot: &'a Snapshot, stacks: &CallStacks<'a>, filter: &Filter, by: By) -> Vec<Row<'a>> {
     let mut filtering = Filtering::new(filter, snapshot);
     let groups = groups(snapshot, |call, stack, time_ns| {
         is_plain(call.kind) && filtering.passes(call, stack, time_ns, stacks)
     });
-    of_each_kind(snapshot, stacks, &groups, by)
+    of_each_kind(snapshot, stacks, &groups, by.of_objects())
 }
 
-fn of_each_kind<'a>(
-    snapshot: &'a Snapshot,
-    stacks: &CallStacks<'a>,
-    groups: &[Group<'a>],
-    by: By,
-) -> Vec<(Kind, Row<'a>)> {
+fn of_each_kind<'a>(snapshot: &'a Snapshot, stacks: &CallStacks<'a>, groups: &[Group<'a>], by: By) -> Vec<Row<'a>> {
     let of_kind = |kind: Kind| {
         let groups = groups.iter().filter(move |group| group.call.kind == kind);
         let rows = rows_by(snapshot, stacks, groups, by).into_iter();
-        rows.map(move |row| (kind, row))
+        rows.map(move |mut row| {
+            row.objects = Some(OfObjects {
+                kind,
+                nodes: None,
+                kernels: Vec::new(),
+                held_by: None,
+            });
+            row
+        })
     };
     Kind::objects().flat_map(of_kind).collect()
 }
 
 /// One row for each kind and call site, most objects first.
-pub(super) fn by_site<'a>(snapshot: &'a Snapshot, stacks: &CallStacks<'a>, groups: &[Group<'a>]) -> Vec<ObjectRow<'a>> {
+pub(super) fn by_site<'a>(snapshot: &'a Snapshot, stacks: &CallStacks<'a>, groups: &[Group<'a>]) -> Vec<Row<'a>> {
     let mut nodes: HashMap<Fingerprint, (u64, u64)> = HashMap::new();
     for group in groups {
         if let Some(of_group) = group.call.nodes {
@@ -241,69 +227,52 @@ pub(super) fn by_site<'a>(snapshot: &'a Snapshot, stacks: &CallStacks<'a>, group
             }
         }
     }
-    let rows = of_each_kind(snapshot, stacks, groups, By::Site).into_iter();
-    let mut rows: Vec<ObjectRow> = rows
-        .map(|(kind, mut row)| {
-            let stack = row.stacks.swap_remove(0).stack;
-            ObjectRow {
-                kind: kind.name(),
-                label: row.label,
-                count: row.count,
-                api: row
-                    .apis
-                    .iter()
-                    .max_by_key(|(_, tally)| tally.count)
-                    .map_or("", |(api, _)| api),
-                library: row.library,
-                nodes: nodes
-                    .get(&stack.site_fingerprint)
-                    .copied()
-                    .filter(|_| kind == Kind::GraphExec),
-                kernels: kernels
-                    .remove(&(kind, stack.site_fingerprint))
-                    .map_or_else(Vec::new, |names| names.into_iter().collect()),
-                oldest_age_ns: row.oldest_age_ns,
-                newest_age_ns: row.newest_age_ns,
-                held_by: None,
-                stack,
-                stacks_in_all: row.stacks_in_all,
-            }
-        })
-        .collect();
+    let mut rows = of_each_kind(snapshot, stacks, groups, By::Site);
+    for row in &mut rows {
+        let site = row.stack().site_fingerprint;
+        if let Some(of) = &mut row.objects {
+            of.nodes = nodes.get(&site).copied().filter(|_| of.kind == Kind::GraphExec);
+            let names = kernels.remove(&(of.kind, site)).unwrap_or_default();
+            of.kernels = names.into_iter().collect();
+        }
+    }
     // Rows of a kind are in a fixed order already.
-    rows.sort_by_key(|row| (std::cmp::Reverse(row.count), row.kind));
+    rows.sort_by_key(|row| (std::cmp::Reverse(row.count), row.kind_of_objects().map(Kind::name)));
     rows
 }
 
 /// The rows of objects whose holders are known, most objects first.
-pub(crate) fn held<'a>(snapshot: &'a Snapshot, stacks: &CallStacks<'a>) -> Vec<ObjectRow<'a>> {
+pub(crate) fn held<'a>(snapshot: &'a Snapshot, stacks: &CallStacks<'a>) -> Vec<Row<'a>> {
     let groups = groups(snapshot, |call, _, _| is_plain(call.kind));
     let mut rows = by_site(snapshot, stacks, &groups);
     add_holders(&mut rows, snapshot, stacks);
-    rows.retain(|row| row.held_by.is_some());
+    rows.retain(|row| row.objects.as_ref().is_some_and(|of| of.held_by.is_some()));
     rows
 }
 
 /// Adds what holds most of the objects of each row that were searched for.
-fn add_holders(rows: &mut [ObjectRow], snapshot: &Snapshot, stacks: &CallStacks) {
+fn add_holders(rows: &mut [Row], snapshot: &Snapshot, stacks: &CallStacks) {
     let Some(holders) = snapshot.holders.as_ref().filter(|holders| !holders.objects.is_empty()) else {
         return;
     };
     let objects = holders.objects.iter();
     let path_of: HashMap<(u64, u64), usize> = objects.map(|held| ((held.address, held.time_ns), held.path)).collect();
-    let mut counts: HashMap<(&str, Fingerprint), BTreeMap<usize, u64>> = HashMap::new();
+    let mut counts: HashMap<(Kind, Fingerprint), BTreeMap<usize, u64>> = HashMap::new();
     for object in snapshot.objects.iter() {
         if let Some(path) = path_of.get(&(object.address, object.time_ns)) {
             let site = stacks.get(object.stack).site_fingerprint;
-            let of_row = counts.entry((object.kind.name(), site)).or_default();
+            let of_row = counts.entry((object.kind, site)).or_default();
             *of_row.entry(*path).or_default() += 1;
         }
     }
     for row in rows {
-        let paths = counts.get(&(row.kind, row.stack.site_fingerprint));
-        let most = paths.and_then(|paths| paths.iter().max_by_key(|(_, count)| **count));
-        let path = most.and_then(|(path, _)| holders.paths.get(*path));
-        row.held_by = path.map(whole_path_text);
+        let site = row.stack().site_fingerprint;
+        if let Some(of) = &mut row.objects {
+            let paths = counts.get(&(of.kind, site));
+            let most = paths.and_then(|paths| paths.iter().max_by_key(|(_, count)| **count));
+            let path = most.and_then(|(path, _)| holders.paths.get(*path));
+            of.held_by = path.map(whole_path_text);
+        }
     }
 }
 
@@ -353,10 +322,14 @@ mod tests {
         )
     }
 
+    fn name(row: &Row) -> &'static str {
+        row.kind_of_objects().map_or("", Kind::name)
+    }
+
     fn objects_of(snapshot: &Snapshot, filter: &Filter) -> Vec<(String, &'static str, u64)> {
         let objects = all(snapshot, filter, &Suppressions::default(), None);
         let rows = objects.rows.iter();
-        rows.map(|row| (row.label.clone(), row.kind, row.count)).collect()
+        rows.map(|row| (row.label.clone(), name(row), row.count)).collect()
     }
 
     #[test]
@@ -382,8 +355,8 @@ mod tests {
         let snapshot = serving();
         let objects = all(&snapshot, &Filter::default(), &Suppressions::default(), Some(1));
         assert_eq!(
-            (objects.rows[0].kind, objects.rows[0].nodes),
-            ("graph-exec", Some((48, 52)))
+            objects.rows[0].objects.as_ref().map(|of| (of.kind, of.nodes)),
+            Some((Kind::GraphExec, Some((48, 52))))
         );
         assert!(objects.known && objects.hidden_rows > 0);
     }
@@ -391,7 +364,7 @@ mod tests {
     /// The sum of the rows of each kind is its live number without the suppressed part.
     fn assert_sums(objects: &Objects) {
         for of in &objects.kinds {
-            let rows = objects.rows.iter().filter(|row| row.kind == of.kind);
+            let rows = objects.rows.iter().filter(|row| name(row) == of.kind);
             let sum: u64 = rows.map(|row| row.count).sum();
             assert_eq!(sum, of.live - of.suppressed, "{of:?}");
             if let (Some(created), Some(destroyed)) = (of.created, of.destroyed) {

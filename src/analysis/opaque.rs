@@ -40,14 +40,14 @@ pub struct OpaquePool {
     pub owner: &'static str,
     /// Blocks in host memory are never recorded.
     pub on_host: bool,
-    pub bytes: u64,
-    pub count: u64,
+    #[serde(flatten)]
+    pub tally: Tally,
     /// What to record with, so that the blocks are known; `None`: they cannot be recorded.
     pub remedy: Option<String>,
 }
 
 impl OpaquePool {
-    pub fn new(owner: &'static str, on_host: bool, Tally { bytes, count }: Tally) -> OpaquePool {
+    pub fn new(owner: &'static str, on_host: bool, tally: Tally) -> OpaquePool {
         let remedy = remedy(owner).filter(|_| !on_host).map(|remedy| match remedy {
             Remedy::Adapter(name) => format!("CULEAK_ADAPTERS={name}"),
             Remedy::Option(option) => option.to_owned(),
@@ -55,8 +55,7 @@ impl OpaquePool {
         OpaquePool {
             owner,
             on_host,
-            bytes,
-            count,
+            tally,
             remedy,
         }
     }
@@ -86,14 +85,11 @@ impl OpaquePool {
                 .iter_mut()
                 .find(|pool| (pool.owner, pool.on_host) == (part.owner, part.on_host))
             {
-                Some(pool) => {
-                    pool.bytes = pool.bytes.saturating_add(part.bytes);
-                    pool.count = pool.count.saturating_add(part.count);
-                }
+                Some(pool) => pool.tally.join(part.tally),
                 None => pools.push(part),
             }
         }
-        pools.sort_by_key(|pool| (std::cmp::Reverse(pool.bytes), pool.owner, pool.on_host));
+        pools.sort_by_key(|pool| (std::cmp::Reverse(pool.tally.bytes), pool.owner, pool.on_host));
         pools
     }
 
@@ -111,7 +107,7 @@ impl OpaquePool {
         let verb = if when.is_some() { "was" } else { "is" };
         let when = when.map(|when| format!(" {when}")).unwrap_or_default();
         let (size, place) = (
-            words::bytes(self.bytes),
+            words::bytes(self.tally.bytes),
             if self.on_host { " of host memory" } else { "" },
         );
         let needs = match remedy(self.owner) {

@@ -38,13 +38,6 @@ impl Key {
         }
     }
 
-    pub fn of_site(row: &Row) -> Key {
-        Key {
-            pool: row.pool,
-            ..Key::of_call_site(&row.stacks[0].stack)
-        }
-    }
-
     /// Objects of different kinds never match.
     pub fn of_kind(self, kind: Kind) -> Key {
         let apart = |print: Fingerprint| Fingerprint(print.0 ^ (kind as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -73,28 +66,38 @@ impl Key {
         if by == By::Forward {
             return Key::by(by, row);
         }
-        let [exact, loose, unqualified] = row.stacks[0].stack.own_fingerprints(by != By::Stack);
-        Key {
+        let [exact, loose, unqualified] = row.stack().own_fingerprints(by != By::Stack);
+        let key = Key {
             exact,
             loose,
             unqualified,
-            ..Key::of_site(row)
-        }
+            ..Key::of_call_site(row.stack())
+        };
+        key.apart(row)
     }
 
     /// Of a row by stack or by forward line, or else by call site.
     pub fn by(by: By, row: &Row) -> Key {
-        let stack = &row.stacks[0].stack;
+        let stack = row.stack();
         match by {
             By::Forward => Key::of_forward_line(stack),
-            By::Stack => Key {
-                exact: stack.fingerprint,
-                loose: stack.loose_fingerprint,
-                unqualified: stack.unqualified_fingerprint(),
-                ..Key::of_site(row)
-            },
-            _ => Key::of_site(row),
+            By::Stack => {
+                let key = Key {
+                    exact: stack.fingerprint,
+                    loose: stack.loose_fingerprint,
+                    unqualified: stack.unqualified_fingerprint(),
+                    ..Key::of_call_site(stack)
+                };
+                key.apart(row)
+            }
+            _ => Key::of_call_site(stack).apart(row),
         }
+    }
+
+    /// Apart from rows that never match: cached memory from held memory, and each kind of object.
+    fn apart(self, row: &Row) -> Key {
+        let key = Key { pool: row.pool, ..self };
+        row.kind_of_objects().map_or(key, |kind| key.of_kind(kind))
     }
 
     fn is_qualified(&self) -> bool {

@@ -185,8 +185,8 @@ pub struct Chosen<'a> {
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SiteLeft<'a> {
-    pub bytes: u64,
-    pub count: u64,
+    #[serde(flatten)]
+    pub tally: Tally,
     /// The site's function; its stack's innermost frame without one.
     pub label: String,
     pub place: Option<String>,
@@ -260,14 +260,21 @@ impl<'a> Phases<'a> {
             warnings: warnings(snapshot, timeline),
         }
     }
-}
 
-impl Phases<'_> {
     /// The index of the series of the whole process, if it used one device.
     pub fn process_series(&self) -> Option<usize> {
         let mut of_process = (0..self.series.len()).filter(|&at| self.series[at].layer == Layer::Process);
         let first = of_process.next()?;
         of_process.next().is_none().then_some(first)
+    }
+
+    /// Why the chosen phases lack call sites, if some do.
+    pub fn sites_are_cut(&self) -> Option<String> {
+        let cut = self.chosen.len().checked_sub(CHOSEN_MAX).filter(|&cut| cut > 0)?;
+        Some(format!(
+            "call sites are known for the last {} of them only; {cut} earlier ones lack them",
+            words::count(CHOSEN_MAX as u64)
+        ))
     }
 }
 
@@ -453,31 +460,19 @@ fn by_call_site<'a>(left: &[(u32, Tally)], timeline: &Timeline, stacks: &CallSta
     }
     let mut sites: Vec<SiteLeft> = sites
         .into_values()
-        .map(|(Tally { bytes, count }, _, stack)| {
+        .map(|(tally, _, stack)| {
             let stack = stacks.get(stack).clone();
             let (label, place) = stack.site_names();
             SiteLeft {
-                bytes,
-                count,
+                tally,
                 label,
                 place,
                 stack,
             }
         })
         .collect();
-    sites.sort_by(|a, b| (b.bytes, b.count, &a.label).cmp(&(a.bytes, a.count, &b.label)));
+    sites.sort_by(|a, b| (b.tally, &a.label).cmp(&(a.tally, &b.label)));
     sites
-}
-
-impl Phases<'_> {
-    /// Why the chosen phases lack call sites, if some do.
-    pub fn sites_are_cut(&self) -> Option<String> {
-        let cut = self.chosen.len().checked_sub(CHOSEN_MAX).filter(|&cut| cut > 0)?;
-        Some(format!(
-            "call sites are known for the last {} of them only; {cut} earlier ones lack them",
-            words::count(CHOSEN_MAX as u64)
-        ))
-    }
 }
 
 #[cfg(test)]

@@ -159,10 +159,7 @@ fn at_end(snapshot: &Snapshot, stacks: &CallStacks, at_exit: Tally, later: Tally
         return Some(AtEnd {
             of: end.of,
             time_ns: end.time_ns,
-            held: Tally::new(
-                at_exit.bytes.saturating_sub(later.bytes),
-                at_exit.count.saturating_sub(later.count),
-            ),
+            held: at_exit.less(later),
             freed: Tally::default(),
         });
     }
@@ -184,28 +181,18 @@ fn at_end(snapshot: &Snapshot, stacks: &CallStacks, at_exit: Tally, later: Tally
 
 /// The peaks of devices, then those of frameworks' blocks, then those of host memory.
 fn peaks(snapshot: &Snapshot, stacks: &CallStacks) -> Vec<Peak> {
-    let counters = || {
-        let counters = snapshot.counters.iter().filter(|counter| counter.peak_bytes > 0);
-        counters.map(|counter| (counter.kind.place(), counter))
+    let sum = |device, kind, bytes, time_ns| PeakSum {
+        device,
+        kind,
+        bytes,
+        time_ns,
     };
-    let mut sums: Vec<PeakSum> = Vec::new();
-    for peak in snapshot.device_peaks.iter().filter(|peak| peak.peak_bytes > 0) {
-        sums.push(PeakSum {
-            device: Some(peak.device),
-            kind: None,
-            bytes: peak.peak_bytes,
-            time_ns: peak.time_ns,
-        });
-    }
-    for wanted in [Place::Within, Place::Host] {
-        let of_place = counters().filter(|(place, _)| *place == wanted);
-        sums.extend(of_place.map(|(_, counter)| PeakSum {
-            device: counter.device,
-            kind: Some(counter.kind),
-            bytes: counter.peak_bytes,
-            time_ns: counter.peak_ns,
-        }));
-    }
+    let of_devices = snapshot.device_peaks.iter().filter(|peak| peak.peak_bytes > 0);
+    let of_devices = of_devices.map(|peak| sum(Some(peak.device), None, peak.peak_bytes, peak.time_ns));
+    let counters = snapshot.counters.iter().filter(|counter| counter.peak_bytes > 0);
+    let of_kinds = counters.filter(|counter| matches!(counter.kind.place(), Place::Within | Place::Host));
+    let of_kinds = of_kinds.map(|of| sum(of.device, Some(of.kind), of.peak_bytes, of.peak_ns));
+    let mut sums: Vec<PeakSum> = of_devices.chain(of_kinds).collect();
     sums.sort_by_key(|sum| {
         let place = sum.kind.map_or(Place::Device, Kind::place);
         let ordinal = sum.device.map(|device| snapshot.devices[device].ordinal);

@@ -245,9 +245,8 @@ impl<'a> Profile<'a> {
         };
         let mut samples: Vec<Sample> = tallies.into_iter().map(sample).collect();
         samples.sort_by_key(|sample| {
-            let Tally { bytes, count } = sample.live;
             (
-                std::cmp::Reverse((bytes, count)),
+                std::cmp::Reverse(sample.live),
                 sample.path,
                 sample.kind,
                 sample.device,
@@ -346,16 +345,16 @@ type FrameKey<'a> = (
 fn frame_key<'a>(frame: &Frame<'a>, addresses: bool) -> FrameKey<'a> {
     // The address of a frame without a name is visible.
     let address = (addresses || frame.function.is_none()).then_some(frame.address);
-    let Frame {
+    let (function, file, line) = (frame.function, frame.file, frame.line);
+    (
         function,
         file,
         line,
-        inlined,
-        language,
-        module,
-        ..
-    } = *frame;
-    (function, file, line, inlined, language, module, address)
+        frame.inlined,
+        frame.language,
+        frame.module,
+        address,
+    )
 }
 
 /// Numbers distinct frames and paths in the order of their appearance.

@@ -21,7 +21,7 @@ use crate::analysis::filter::{Filter, Filtered, Filtering};
 use crate::analysis::groups::{Group, Groups, Level};
 use crate::analysis::handles::Handles;
 use crate::analysis::ledger::Ledger;
-use crate::analysis::objects::{self, Objects};
+use crate::analysis::objects::{self, Objects, OfObjects};
 use crate::analysis::opaque::OpaquePool;
 use crate::analysis::pages::{self, PagesOfPool};
 use crate::analysis::points::{Points, when};
@@ -46,7 +46,7 @@ use totals::{device_totals, sum, totals};
 
 /// The value of [`Report::format`].
 pub const FORMAT: &str = "culeak-report";
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// What to show.
 #[derive(Debug, Clone, Default)]
@@ -246,6 +246,9 @@ pub struct Row<'a> {
     /// The row is an estimate from sampled stacks, with these standard errors; `None`: it is exact.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub estimated: Option<Errors>,
+    /// The row is of objects without an address, of one kind; it has 0 bytes.
+    #[serde(flatten)]
+    pub objects: Option<OfObjects<'a>>,
 }
 
 /// The most stacks per row.
@@ -257,9 +260,9 @@ pub const CALLERS_KEPT: usize = 32;
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RowCaller<'a> {
-    pub bytes: u64,
     /// Without claims, unless the row has nothing else.
-    pub count: u64,
+    #[serde(flatten)]
+    pub tally: Tally,
     /// `None`: the stacks that end where the others have a caller.
     pub caller: Option<Frame<'a>>,
 }
@@ -267,17 +270,10 @@ pub struct RowCaller<'a> {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RowStack<'a> {
-    pub bytes: u64,
-    pub count: u64,
+    #[serde(flatten)]
+    pub tally: Tally,
     #[serde(flatten)]
     pub stack: CallStack<'a>,
-}
-
-impl RowStack<'_> {
-    pub fn tally(&self) -> Tally {
-        let RowStack { bytes, count, .. } = *self;
-        Tally { bytes, count }
-    }
 }
 
 impl<'a> Row<'a> {
@@ -298,6 +294,16 @@ impl<'a> Row<'a> {
             let blocks = Tally::new(tally.bytes, tally.count.saturating_sub(claims));
             (claims == 0 || blocks.count > 0).then_some((stack, blocks))
         })
+    }
+
+    /// `None`: it is of memory.
+    pub fn kind_of_objects(&self) -> Option<Kind> {
+        self.objects.as_ref().map(|of| of.kind)
+    }
+
+    /// The largest stack.
+    pub fn stack(&self) -> &CallStack<'a> {
+        &self.stacks[0].stack
     }
 
     /// The call site of the row's largest stack.

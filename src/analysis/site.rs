@@ -50,7 +50,7 @@ pub(in crate::analysis) use role::is_library_module;
 pub use role::{Wrappers, set_wrappers};
 
 /// What a frame means to the reader of the stack.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
@@ -434,10 +434,7 @@ pub struct CallStacks<'a> {
 
 impl<'a> CallStacks<'a> {
     pub fn of(snapshot: &'a Snapshot) -> CallStacks<'a> {
-        let tensors_recorded = snapshot
-            .counters
-            .iter()
-            .any(|counter| counter.kind == Kind::Tensor && counter.total_count > 0);
+        let tensors_recorded = snapshot.ever_had(Kind::Tensor);
         let locations = snapshot.locations.iter();
         let known: Vec<_> = locations
             .map(|location| expand(snapshot, location, tensors_recorded))

@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::analysis::filter::{Filter, Filtering, mark_time};
 use crate::analysis::report::{ProcessLine, place_name, process_line, shell_word};
-use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame, NO_STACK};
+use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame};
 use crate::analysis::tally::Tally;
 use crate::analysis::words;
 use crate::kind::Place;
@@ -188,27 +188,25 @@ impl<'a> Stats<'a> {
     pub fn of(snapshot: &'a Snapshot, timeline: &'a Timeline, options: &Options) -> Result<Stats<'a>, Unknown> {
         let (from_ns, to_ns) = range(snapshot, timeline, options)?;
         let stacks = CallStacks::of(snapshot);
-        let mut rows = Rows::of(snapshot, timeline, &stacks, options);
+        let rows = Rows::of(snapshot, timeline, &stacks, options);
         let mut counting = Counting::new(rows.all.len(), from_ns);
         for event in timeline.memory.between(from_ns, to_ns) {
             counting.count(&event, &rows);
         }
         let lasted_ns = (to_ns - from_ns).max(1);
-        let Counting {
-            rows: sums,
-            totals,
-            by_site,
-            ..
-        } = counting;
-        rows.name_stacks(&by_site);
-        let [driver, blocks] = totals.map(|counts| counts.finish(from_ns, lasted_ns));
-        let listed = rows.all.into_iter().zip(sums).filter(|(_, counts)| counts.has_events());
+        let by_site = counting.by_site;
+        let [driver, blocks] = counting.totals.map(|counts| counts.finish(from_ns, lasted_ns));
+        let listed = rows
+            .all
+            .into_iter()
+            .zip(counting.rows)
+            .filter(|(_, counts)| counts.has_events());
         let mut listed: Vec<Row> = listed
             .map(|(row, counts)| {
-                let site = &timeline.memory.sites[row.site as usize];
+                let site = &timeline.memory.sites[row.largest(&by_site)];
                 let stack = stacks.get(site.stack).clone();
                 Row {
-                    label: stack.site().map_or_else(|| NO_STACK.to_owned(), Frame::name),
+                    label: stack.site_names().0,
                     kind: site.kind.name(),
                     place: place_name(snapshot, site.kind, site.device),
                     domain: site.domain.as_deref(),
@@ -329,25 +327,36 @@ fn next(rows: &[Row], options: &Options) -> Option<String> {
     Some(command)
 }
 
-/// The rows, and the row of each site.
+/// The rows, and what events of each site count for.
 struct Rows {
-    /// [`LEFT_OUT`] for sites that the filter leaves out.
-    of_site: Vec<u32>,
-    /// Numbers kind and allocator: no two live blocks of one class have the same address.
-    class_of: Vec<u32>,
-    /// Whether the memory of a site lies within other memory.
-    within: Vec<bool>,
+    of_site: Vec<OfSite>,
     all: Vec<RowSites>,
 }
 
-const LEFT_OUT: u32 = u32::MAX;
+/// What events of a site count for.
+#[derive(Clone, Copy)]
+struct OfSite {
+    /// `None`: the filter leaves it out.
+    row: Option<u32>,
+    /// Numbers kind and allocator: no two live blocks of one class have the same address.
+    class: u32,
+    /// Whether the memory lies within other memory.
+    within: bool,
+}
 
 /// The sites of a row.
+#[derive(Default)]
 struct RowSites {
-    /// The one with the most allocations.
-    site: u32,
     sites: Vec<u32>,
     stacks: BTreeSet<Fingerprint>,
+}
+
+impl RowSites {
+    /// The site that represents the row: the one with the most allocations.
+    fn largest(&self, allocations: &HashMap<u32, u64>) -> usize {
+        let count = |site: &&u32| (allocations.get(*site).copied().unwrap_or(0), std::cmp::Reverse(**site));
+        self.sites.iter().max_by_key(count).map_or(0, |site| *site as usize)
+    }
 }
 
 impl Rows {
@@ -355,51 +364,37 @@ impl Rows {
         let mut filtering = Filtering::new(&options.filter, snapshot);
         let (mut numbers, mut classes) = (HashMap::default(), HashMap::default());
         let mut rows = Rows {
-            class_of: Vec::with_capacity(timeline.memory.sites.len()),
             of_site: Vec::with_capacity(timeline.memory.sites.len()),
-            within: Vec::with_capacity(timeline.memory.sites.len()),
             all: Vec::new(),
         };
         for (number, site) in (0..).zip(&timeline.memory.sites) {
             let next = classes.len() as u32;
-            let class = classes.entry((site.kind, site.domain.as_deref())).or_insert(next);
-            rows.class_of.push(*class);
-            rows.within.push(site.kind.place() == Place::Within);
-            // A call site may be that of several threads.
-            if !filtering.passes_site(site, None, stacks) {
-                rows.of_site.push(LEFT_OUT);
-                continue;
-            }
+            let class = *classes.entry((site.kind, site.domain.as_deref())).or_insert(next);
             let stack = stacks.get(site.stack);
-            let device = site.kind.place().counts_against(site.device);
-            let code = if options.by_stack {
-                stack.fingerprint
-            } else {
-                stack.site_fingerprint
-            };
-            let key = (code, site.kind, device, site.domain.as_deref());
-            let row = *numbers.entry(key).or_insert_with(|| {
-                rows.all.push(RowSites {
-                    site: number,
-                    sites: Vec::new(),
-                    stacks: BTreeSet::new(),
-                });
-                rows.all.len() as u32 - 1
+            // A call site may be that of several threads.
+            let row = filtering.passes_site(site, None, stacks).then(|| {
+                let device = site.kind.place().counts_against(site.device);
+                let code = match options.by_stack {
+                    true => stack.fingerprint,
+                    false => stack.site_fingerprint,
+                };
+                let key = (code, site.kind, device, site.domain.as_deref());
+                let row = *numbers.entry(key).or_insert(rows.all.len() as u32);
+                if row as usize == rows.all.len() {
+                    rows.all.push(RowSites::default());
+                }
+                let of_row = &mut rows.all[row as usize];
+                of_row.sites.push(number);
+                of_row.stacks.insert(stack.fingerprint);
+                row
             });
-            let row_sites = &mut rows.all[row as usize];
-            row_sites.sites.push(number);
-            row_sites.stacks.insert(stack.fingerprint);
-            rows.of_site.push(row);
+            rows.of_site.push(OfSite {
+                row,
+                class,
+                within: site.kind.place() == Place::Within,
+            });
         }
         rows
-    }
-
-    /// Chooses the site of each row that represents it.
-    fn name_stacks(&mut self, allocations: &HashMap<u32, u64>) {
-        for row in &mut self.all {
-            let count = |site: &&u32| (allocations.get(*site).copied().unwrap_or(0), std::cmp::Reverse(**site));
-            row.site = row.sites.iter().max_by_key(count).copied().unwrap_or(row.site);
-        }
     }
 }
 

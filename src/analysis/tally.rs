@@ -2,8 +2,10 @@
 
 use serde::Serialize;
 
-/// Bytes, and the number of records that they belong to.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+use crate::snapshot::Failed;
+
+/// Bytes, and the number of records that they belong to. Ordered by bytes, then by count.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Tally {
     pub bytes: u64,
@@ -63,11 +65,33 @@ impl Tally {
         self.count = self.count.saturating_add(other.count);
     }
 
+    /// What is left without another tally.
+    #[must_use]
+    pub fn less(self, other: Tally) -> Tally {
+        Tally::new(
+            self.bytes.saturating_sub(other.bytes),
+            self.count.saturating_sub(other.count),
+        )
+    }
+
+    /// At most as many bytes, and at most as many records.
+    #[must_use]
+    pub fn within(self, most: Tally) -> Tally {
+        Tally::new(self.bytes.min(most.bytes), self.count.min(most.count))
+    }
+
     pub fn total(tallies: impl IntoIterator<Item = Tally>) -> Tally {
         let mut total = Tally::default();
         for tally in tallies {
             total.join(tally);
         }
         total
+    }
+}
+
+/// The memory of equal requests that failed.
+impl From<&Failed> for Tally {
+    fn from(failed: &Failed) -> Tally {
+        Tally::new(failed.bytes.saturating_mul(failed.count), failed.count)
     }
 }

@@ -19,6 +19,7 @@ use std::ops::Deref;
 use serde::{Serialize, Serializer};
 
 use crate::analysis::filter::Filter;
+use crate::analysis::job::member::Member;
 use crate::analysis::opaque::OpaquePool;
 use crate::analysis::program::Program;
 use crate::analysis::report::By;
@@ -129,6 +130,8 @@ pub struct Trend {
 pub struct ProcessSpan {
     #[serde(flatten)]
     pub process: Process,
+    #[serde(skip)]
+    pub member: Member,
     /// The last snapshot shows what the process left when it ended.
     pub finished: bool,
     pub points: usize,

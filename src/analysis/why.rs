@@ -19,9 +19,9 @@ use serde::Serialize;
 use crate::analysis::filter::{Filter, Filtered, Filtering};
 use crate::analysis::groups::{Groups, Level};
 use crate::analysis::ledger::Ledger;
-use crate::analysis::objects::{self, ObjectRow};
+use crate::analysis::objects;
 use crate::analysis::points::when;
-use crate::analysis::report::{ProcessLine, process_line, shell_word};
+use crate::analysis::report::{ProcessLine, Row, process_line, shell_word};
 use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame};
 use crate::analysis::tally::Tally;
 use crate::snapshot::{
@@ -47,7 +47,7 @@ use retained::{add_unused, retained};
 
 /// The value of [`Why::format`].
 pub const FORMAT: &str = "culeak-why";
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Which memory, and how much to show.
 #[derive(Debug, Clone, Default)]
@@ -141,7 +141,7 @@ pub struct Why<'a> {
     /// Memory of variables that is not in the tree: what would free it is not known.
     pub unretained: Tally,
     /// Objects without an address whose holders are known, most first. Empty if only a part of the memory is selected.
-    pub objects: Vec<ObjectRow<'a>>,
+    pub objects: Vec<Row<'a>>,
     /// Memory that was freed, or whose holders changed, during the search. Not part of the total if a class was asked for.
     pub changed: Tally,
     /// Memory without an answer: allocated after the search, or without an address. Not part of the total if a class was asked
@@ -346,7 +346,7 @@ impl<'a> Why<'a> {
         let (mut retainers, mut hidden_retainers, mut objects) = (Vec::new(), 0, Vec::new());
         let mut pools = std::mem::take(&mut gathered.pools);
         if options.selects_all() {
-            (retainers, hidden_retainers) = chains::shown(retained(holders, &Options::default()), options);
+            (retainers, hidden_retainers) = chains::shown(retained(holders), options);
             objects = objects::held(snapshot, &stacks);
             add_unused(&mut pools, &Ledger::of(snapshot, &stacks, &groups));
         }
@@ -397,10 +397,6 @@ fn filtered(snapshot: &Snapshot, groups: &Groups, stacks: &CallStacks, options: 
     filtering.filtered(left_out)
 }
 
-fn largest_first(a: Tally, b: Tally) -> std::cmp::Ordering {
-    (b.bytes, b.count).cmp(&(a.bytes, a.count))
-}
-
 /// The owner of a pool whose allocator is unknown.
 const UNNAMED_POOL: &str = "a caching allocator";
 
@@ -432,7 +428,7 @@ fn largest_sites(groups: &Groups, stacks: &CallStacks) -> Vec<String> {
         }
     }
     let mut sites: Vec<_> = sites.into_iter().filter(|(_, tally)| tally.bytes > 0).collect();
-    sites.sort_by(|(a_name, a), (b_name, b)| largest_first(*a, *b).then_with(|| a_name.cmp(b_name)));
+    sites.sort_by(|(a_name, a), (b_name, b)| b.cmp(a).then_with(|| a_name.cmp(b_name)));
     sites.into_iter().take(NAMED).map(|(name, _)| name).collect()
 }
 

@@ -121,12 +121,7 @@ impl Instant {
             at_end,
             devices: snapshot.devices.iter().map(|device| device.ordinal).collect(),
             peak_bytes: peaks.fold(0, u64::saturating_add),
-            failed: Tally::total(
-                snapshot
-                    .failed
-                    .iter()
-                    .map(|failed| Tally::new(failed.bytes.saturating_mul(failed.count), failed.count)),
-            ),
+            failed: Tally::total(snapshot.failed.iter().map(Tally::from)),
             lost_allocations: snapshot.losses.lost_allocations,
             is_complete: snapshot.is_complete(),
             sampling: snapshot.sampling,

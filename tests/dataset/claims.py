@@ -129,7 +129,7 @@ def call_sites_and_outliers_are_those_of_the_report():
         expected = []
         for row in job["sites"]:
             out = row["stands_out"] or {"count": 0, "apart_bytes": 0}
-            numbers = [row[key] for key in ["sum_bytes", "sum_count", "median_bytes", "min_bytes", "max_bytes", "processes", "of_processes"]]
+            numbers = [row[key] for key in ["sum", "sum_count", "median", "min", "max", "processes", "of_processes"]]
             expected.append((row["site"]["fingerprint"], row["site"]["pool"], *numbers, row["differs"], out["count"], out["apart_bytes"]))
         equal(rows, expected, name)
         rows = both(f"SELECT site, rank, host, pid, bytes FROM outliers WHERE job = '{name}' AND quantity = 'site'")

@@ -52,7 +52,7 @@ def explained(t, watched):
     """The lines of the only device of a running program, after these checks."""
     ledger = report_of(t, watched.pid)["ledger"]
     device = next(device for device in ledger["devices"] if device["lines"])
-    if device["driver"] is None or not device["driver"]["knows_process"]:
+    if device["driver"] is None or device["driver"]["process_bytes"] is None:
         raise Missing(f"the driver's figure for the process: {ledger['missing'] or 'it does not know this process id'}")
     expect_explained(device)
     return device, lines(device)
@@ -78,7 +78,7 @@ def every_byte_that_the_driver_counts_has_a_line(t, mode):
     [cache] = device["caches"]
     expect_equal(sum(segment["bytes"] for segment in cache["segments"]), stated["reserved"], f"bytes of all segments\n{shown}")
     expect(0 <= cache["fragmentation"] <= 1 and cache["largest_free_run"] > 0, f"fragmentation: {cache}")
-    if device["driver"]["knows_process"]:
+    if device["driver"]["process_bytes"] is not None:
         own = sum(sums.get(what, 0) for what in ("context", "local_memory", "code"))
         expect(200 * MIB <= own <= 2048 * MIB, f"a context of {own / MIB:.0f} MiB\n{shown}")
         expect_explained(device)

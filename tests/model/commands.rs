@@ -413,7 +413,7 @@ fn job(process: &Process, _: &Path, all: &[Process]) {
         .as_array()
         .expect("sites")
         .iter()
-        .map(|site| number(&site["sum_bytes"]))
+        .map(|site| number(&site["sum"]))
         .sum::<u64>();
     same!(of_sites, bytes, "the sites of a job");
 }

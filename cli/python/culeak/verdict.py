@@ -183,13 +183,14 @@ def _verdict(found: Dict[str, Any]) -> Verdict:
 
 
 def _objects(row: Dict[str, Any]) -> Objects:
+    stack, apis = row["stacks"][0], row["apis"]
     return Objects(
         kind=row["kind"],
         count=row["count"],
         label=row["label"],
-        place=_place(row["stack"]),
-        api=row["api"],
-        frames=_frames(row["stack"]["frames"]),
+        place=_place(stack),
+        api=max(sorted(apis), key=lambda api: int(apis[api]["count"])),
+        frames=_frames(stack["frames"]),
         to_blame=row["to_blame"],
     )
 

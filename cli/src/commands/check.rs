@@ -441,9 +441,12 @@ fn generate(verdicts: &[(&str, Verdict)]) -> Result<(), Failure> {
             let count = text::units::count(of.row.count);
             add(
                 nth,
-                &of.row.stack,
+                of.row.stack(),
                 Of::Objects,
-                format!("{count} {} {noun}", of.row.kind),
+                format!(
+                    "{count} {} {noun}",
+                    of.row.kind_of_objects().map_or("", culeak::kind::Kind::name)
+                ),
             );
         }
     }

@@ -105,7 +105,7 @@ mod tests {
         assert!(!job.sites.is_empty());
         for row in &job.sites {
             let values: Vec<i64> = row.values.iter().map(|value| value.1).collect();
-            assert_eq!(values.iter().sum::<i64>().unsigned_abs(), row.sum_bytes);
+            assert_eq!(values.iter().sum::<i64>().unsigned_abs(), row.range.sum_bytes());
             assert!(values.is_sorted() && values.len() == 6, "{values:?}");
         }
         // Ranks are in reverse.

@@ -267,11 +267,7 @@ fn write_samples(
         })?;
     }
     for of in profile.samples.iter().filter(|_| has_made) {
-        let made = of.made.unwrap_or_default();
-        let freed = Tally::new(
-            made.bytes.saturating_sub(of.live.bytes),
-            made.count.saturating_sub(of.live.count),
-        );
+        let freed = of.made.unwrap_or_default().less(of.live);
         if freed.count > 0 {
             write(SampleMessage {
                 location_id: paths[of.path].clone(),

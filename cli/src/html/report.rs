@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 
 use culeak::analysis::lives::Logged;
-use culeak::analysis::report::{By, Options, Report, Row, Tally, process_line};
+use culeak::analysis::report::{By, Options, Report, Row, process_line};
 use culeak::analysis::site::Fingerprint;
 use culeak::analysis::why::{self, SiteHolders, Why};
 use culeak::snapshot::Snapshot;
@@ -121,8 +121,7 @@ fn details(row: &Row, holders: &HashMap<Fingerprint, &SiteHolders>, full: bool, 
         }
     }
     for stack in &row.stacks {
-        let (bytes, count) = (stack.bytes, stack.count);
-        let memory = parts::tally(Tally { bytes, count });
+        let memory = parts::tally(stack.tally);
         if row.stacks.len() > 1 {
             page.line(bold(format!("{}{memory}", parts::about(row.estimated.is_some()))));
         }

@@ -340,7 +340,11 @@ mod tests {
             .collect();
         let theirs = report.objects.rows.iter();
         let mut theirs: Vec<_> = theirs
-            .map(|row| (row.kind, row.stack.site_fingerprint, row.count, 0, row.stacks_in_all))
+            .filter_map(|row| {
+                let kind = row.kind_of_objects()?.name();
+                let site = row.stack().site_fingerprint;
+                Some((kind, site, row.count, row.bytes, row.stacks_in_all))
+            })
             .collect();
         ours.sort_unstable();
         theirs.sort_unstable();

@@ -14,10 +14,7 @@ pub fn write(totals: &[CategoryTotal], page: &mut Document) {
         used.sort_by_key(|rule| std::cmp::Reverse(rule.memory.bytes));
         lines.extend(used.iter().map(|rule| (rule.memory, name(rule))));
         let matched = Tally::total(used.iter().map(|rule| rule.memory));
-        let rest = Tally::new(
-            total.memory.bytes.saturating_sub(matched.bytes),
-            total.memory.count.saturating_sub(matched.count),
-        );
+        let rest = total.memory.less(matched);
         if rest.count > 0 {
             lines.push((rest, format!("{}: no rule matches", total.category.name())));
         }

@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use culeak::analysis::boundaries::Boundary;
-use culeak::analysis::check::{Breach, Measure, Outcome, SiteRow, Verdict};
+use culeak::analysis::check::{Breach, Measure, Outcome, Verdict};
 use culeak::analysis::filter::Filter;
 use culeak::analysis::job::identity::rank_of;
 use culeak::analysis::job::member::ranges;
-use culeak::analysis::objects::ObjectRow;
-use culeak::analysis::report::{Tally, shell_word};
+use culeak::analysis::report::{Row, Tally, shell_word};
 use culeak::analysis::suppressions::BUILT_IN_NAME;
 use culeak::point::Point;
 
@@ -183,8 +182,8 @@ fn reasons(verdict: &Verdict, page: &mut Document) {
     {
         page.item(reason(verdict, breach));
         let Breach::Total(total) = breach else { continue };
-        let is_of_total = |row: &&ObjectRow| total.limit.measure == Measure::Objects && row.is_in(&total.limit.of);
-        let rows: Vec<&ObjectRow> = verdict.objects.iter().map(|of| &of.row).filter(is_of_total).collect();
+        let is_of_total = |row: &&Row| total.limit.measure == Measure::Objects && row.is_in(&total.limit.of);
+        let rows: Vec<&Row> = verdict.objects.iter().map(|of| &of.row).filter(is_of_total).collect();
         let titles = rows.iter().take(SITES_SHOWN).map(|row| objects::title(row));
         titles.for_each(|title| page.item(title));
         page.more(rows.len().saturating_sub(SITES_SHOWN), "call site", " of objects");

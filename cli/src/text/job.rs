@@ -59,7 +59,7 @@ pub fn page(job: &JobReport, top: Option<usize>, selected: &str) -> Document {
     let source = at_sites
         .next()
         .or_else(|| in_sum.next())
-        .map(|outlier| outlier.source.as_str());
+        .map(|outlier| outlier.process.source.as_str());
     // Where all are alike, the first is as good as any.
     let held = |process: &&JobProcess| process.row.held.bytes;
     let largest = job
@@ -166,7 +166,7 @@ fn headline(job: &JobReport, page: &mut Document) {
         (_, true) if job.held.bytes > 0 => (BAD, parts::tally(job.held)),
         _ => (BOLD, parts::tally(job.held)),
     };
-    let opaque = job.opaque_pools.iter().map(|pool| pool.bytes);
+    let opaque = job.opaque_pools.iter().map(|pool| pool.tally.bytes);
     let pools = match opaque.fold(job.pools.bytes, u64::saturating_sub) {
         0 => String::new(),
         known => format!(
@@ -207,10 +207,10 @@ fn summary(job: &JobReport, page: &mut Document) {
     page.more(hidden, "call site", " at which processes differ, below");
     // Call sites explain the sums of their processes.
     let named = outlying.iter().flat_map(|(_, found)| &found.processes);
-    let named: BTreeSet<&str> = named.map(|process| process.source.as_str()).collect();
+    let named: BTreeSet<&str> = named.map(|outlier| outlier.process.source.as_str()).collect();
     let is_unexplained = |found: &&ProcessesOut| {
         let mut processes = found.out.processes.iter();
-        !processes.all(|process| named.contains(process.source.as_str()))
+        !processes.all(|outlier| named.contains(outlier.process.source.as_str()))
     };
     for found in job.stands_out.iter().filter(is_unexplained) {
         let what = match found.what {
@@ -315,7 +315,7 @@ fn bars(job: &JobReport, row: &SiteRow, page: &mut Document) {
         at.map_or(0, |at| row.values[at].1.unsigned_abs())
     };
     let outliers = row.stands_out.iter().flat_map(|found| &found.processes);
-    let outliers: BTreeSet<&str> = outliers.map(|outlier| outlier.source.as_str()).collect();
+    let outliers: BTreeSet<&str> = outliers.map(|outlier| outlier.process.source.as_str()).collect();
     let point = |(nth, process): (usize, &JobProcess)| ChartPoint {
         name: process_name(process),
         x: nth as f64,
@@ -326,7 +326,7 @@ fn bars(job: &JobReport, row: &SiteRow, page: &mut Document) {
     page.chart(Chart {
         label: format!(
             "bytes of each process; the median is {}",
-            units::bytes(row.median_bytes)
+            units::bytes(row.range.median.unsigned_abs())
         ),
         points: members.enumerate().map(point).collect(),
         form: Form::Bars,
@@ -344,15 +344,15 @@ fn sites(job: &JobReport, top: Option<usize>, page: &mut Document) {
             (0, None) => "no memory is held",
         });
     }
-    let holds = |(_, row): &(usize, &SiteRow)| top.is_none() || row.sum_bytes > 0 || row.stands_out.is_some();
+    let holds = |(_, row): &(usize, &SiteRow)| top.is_none() || row.range.sum > 0 || row.stands_out.is_some();
     let shown: Vec<(usize, &SiteRow)> = job.sites.iter().enumerate().filter(holds).collect();
     let empty = job.sites.len() - shown.len();
     let rows = Rows::of(shown)
-        .column("sum", |(_, row)| Cell::Size(row.sum_bytes))
-        .column("median", |(_, row)| Cell::Size(row.median_bytes))
-        .column("min", |(_, row)| Cell::Size(row.min_bytes))
-        .column("max", |(_, row)| Cell::Size(row.max_bytes))
-        .column("processes", |(_, row)| part(row.processes, row.of_processes))
+        .column("sum", |(_, row)| Cell::Size(row.range.sum_bytes()))
+        .column("median", |(_, row)| Cell::Size(row.range.median.unsigned_abs()))
+        .column("min", |(_, row)| Cell::Size(row.range.min.unsigned_abs()))
+        .column("max", |(_, row)| Cell::Size(row.range.max.unsigned_abs()))
+        .column("processes", |(_, row)| part(row.processes, row.range.of_processes))
         .column("call site", |(_, row)| cell(&row.site))
         .style(|(_, row)| bad_if(row.stands_out.is_some()))
         .below(|&(nth, row), page| match row.values.is_empty() {

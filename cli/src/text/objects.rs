@@ -2,8 +2,8 @@
 
 use culeak::analysis::diff::{DiffRow, ObjectChanges, State};
 use culeak::analysis::filter::only_objects;
-use culeak::analysis::objects::{KindOfObject, ObjectRow, Objects};
-use culeak::analysis::report::Report;
+use culeak::analysis::objects::{KindOfObject, Objects, OfObjects};
+use culeak::analysis::report::{Report, Row};
 use culeak::analysis::words::of_kind;
 use culeak::kind::{Kind, Place};
 
@@ -96,9 +96,9 @@ pub fn write_kinds(report: &Report, page: &mut Document) {
 pub fn write(report: &Report, full_stacks: bool, page: &mut Document) {
     write_kinds(report, page);
     page.blank();
-    let below = |row: &&ObjectRow, page: &mut Document| {
+    let below = |row: &&Row, page: &mut Document| {
         held_by(row, 5, page);
-        page.stack(&row.stack, full_stacks, 5);
+        page.stack(row.stack(), full_stacks, 5);
         if row.stacks_in_all > 1 {
             page.indented(5, dim(format!("and {}", counted(row.stacks_in_all - 1, "more stack"))));
         }
@@ -118,32 +118,39 @@ pub fn write(report: &Report, full_stacks: bool, page: &mut Document) {
 }
 
 /// What holds the objects, if it was searched for.
-pub fn held_by(row: &ObjectRow, indent: usize, page: &mut Document) {
-    if let Some(holder) = &row.held_by {
+pub fn held_by(row: &Row, indent: usize, page: &mut Document) {
+    if let Some(holder) = row.objects.as_ref().and_then(|of| of.held_by.as_ref()) {
         page.indented(indent, format!("held by {}", Escaped(holder)));
     }
 }
 
 /// `40 graph-exec  serve  server.cpp:88  (cudaGraphInstantiateWithFlags; 50 nodes each; 40 s to 2.1 s old)`
-pub fn title(row: &ObjectRow) -> String {
+pub fn title(row: &Row) -> String {
+    let Some(OfObjects {
+        kind, nodes, kernels, ..
+    }) = &row.objects
+    else {
+        return String::new();
+    };
     let ages = parts::ages(row.count, row.oldest_age_ns, row.newest_age_ns);
-    let nodes = match row.nodes {
+    let nodes = match *nodes {
         None => String::new(),
         Some((least, most)) if least == most => format!("; {} each", counted(most, "node")),
         Some((least, most)) => format!("; {} to {} nodes", units::count(least), units::count(most)),
     };
-    let kernels: Vec<String> = row.kernels.iter().map(|name| short_name(name)).collect();
+    let kernels: Vec<String> = kernels.iter().map(|name| short_name(name)).collect();
     let kernels = match &kernels[..] {
         [] => String::new(),
         [only] => format!("; kernel {only}"),
         some => format!("; kernels {} …", some.join(", ")),
     };
     let (count, name) = (units::count(row.count), short_name(&row.label));
-    let (place, library) = (parts::place(row.stack.site()), parts::mark_of(false, None, row.library));
-    let api = Escaped(row.api);
+    let (place, library) = (parts::place(row.site()), parts::mark_of(false, None, row.library));
+    let api = row.apis.iter().max_by_key(|(_, tally)| tally.count);
+    let api = Escaped(api.map_or("", |(api, _)| api));
     format!(
         "{count} {}  {name}{place}{library}  ({api}{nodes}{kernels}; {ages})",
-        row.kind
+        kind.name()
     )
 }
 

@@ -1,7 +1,6 @@
 //! Phases as tables: one line for each name, indented by nesting, or one for each phase of a name.
 
 use culeak::analysis::phases::{Chosen, Figures, Layer, Phases, Row, Series, Stat, Stats};
-use culeak::analysis::report::Tally;
 
 use super::parts;
 use crate::document::{Cell, Document, Rows, dim, short_name};
@@ -141,7 +140,7 @@ fn chosen_name(chosen: &Chosen) -> String {
 
 fn left_behind(chosen: &Chosen, page: &mut Document) {
     for site in &chosen.left_behind {
-        let tally = parts::tally(Tally::new(site.bytes, site.count));
+        let tally = parts::tally(site.tally);
         let place = site.place.iter().map(|place| format!("  {place}")).collect::<String>();
         page.indented(4, dim(format!("{tally}  {}{place}", short_name(&site.label))));
     }

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use culeak::analysis::check::{Judged, Outcome, SiteRow, Verdict};
+use culeak::analysis::check::{Judged, Outcome, Verdict};
 use culeak::analysis::job::identity;
 use quick_junit::{NonSuccessKind, Property, Report, TestCase, TestCaseStatus, TestSuite};
 
@@ -58,7 +58,7 @@ fn suite(source: &str, verdict: &Verdict) -> TestSuite {
         suite.add_test_case(of_site("culeak.sites", "", judged, kind, title, &reasons));
     }
     for of in &verdict.objects {
-        let by = format!("{} by ", of.row.kind);
+        let by = format!("{} by ", of.row.kind_of_objects().map_or("", culeak::kind::Kind::name));
         suite.add_test_case(of_site(
             "culeak.objects",
             &by,
@@ -72,14 +72,7 @@ fn suite(source: &str, verdict: &Verdict) -> TestSuite {
 }
 
 /// The test of a call site, which fails for this reason if it fails.
-fn of_site<R: SiteRow>(
-    class: &str,
-    by: &str,
-    judged: &Judged<R>,
-    kind: Kind,
-    title: String,
-    reasons: &str,
-) -> TestCase {
+fn of_site(class: &str, by: &str, judged: &Judged, kind: Kind, title: String, reasons: &str) -> TestCase {
     let stack = judged.row.stack();
     let mut status = TestCaseStatus::success();
     if judged.to_blame {
@@ -89,7 +82,7 @@ fn of_site<R: SiteRow>(
     }
     let place = stack.site().and_then(|site| site.short_place());
     let place: String = place.iter().map(|place| format!(" {}", Escaped(place))).collect();
-    let name = format!("{by}{}{place}", parts::name(judged.row.label()));
+    let name = format!("{by}{}{place}", parts::name(&judged.row.label));
     let mut case = TestCase::new(name, status);
     case.set_classname(class);
     case.set_time(Duration::ZERO);

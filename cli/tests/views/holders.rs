@@ -12,7 +12,7 @@ fn a_snapshot_with_holders_answers_why() {
     let why = json(&["why", "held.json", "--json"]);
     assert_eq!(
         (why["format"].as_str(), why["version"].as_u64()),
-        (Some("culeak-why"), Some(1))
+        (Some("culeak-why"), Some(2))
     );
     let origins = why["origins"].as_array().expect("origins");
     assert_eq!(origins.len(), 7);

@@ -4,7 +4,8 @@ use serde::Serialize;
 
 use super::Verdict;
 use super::limits::{Limit, Measure, Scope};
-use super::sites::{SiteKey, SiteRow};
+use super::sites::SiteKey;
+use crate::analysis::report::Row;
 use crate::kind::Kind;
 use crate::snapshot::Class;
 
@@ -82,10 +83,10 @@ pub struct UnlikeOthers {
 
 impl Breach {
     /// Whether it is about a total that contains a part of the row.
-    pub(super) fn contains<R: SiteRow>(&self, row: &R) -> bool {
+    pub(super) fn contains(&self, row: &Row) -> bool {
         let is_of_objects = |measure: Measure| measure == Measure::Objects;
         matches!(self, Breach::Total(OverLimit { limit, .. })
-            if is_of_objects(limit.measure) == is_of_objects(R::MEASURE) && row.is_in(&limit.of))
+            if is_of_objects(limit.measure) == is_of_objects(row.measure()) && row.is_in(&limit.of))
     }
 
     /// The call site, if neither a limit nor the baseline is the reason.

@@ -5,7 +5,6 @@ use foldhash::{HashMap, HashSet};
 use super::selection::since;
 use super::{Breach, Judged, OfClass, Rules, SiteKey, Unseen, lacks_holders};
 use crate::analysis::groups::{Group, Groups, Level};
-use crate::analysis::report::Row;
 use crate::analysis::site::CallStacks;
 use crate::analysis::tally::Tally;
 use crate::analysis::why::words::whole_path_text;
@@ -20,7 +19,7 @@ pub(super) fn judge(
     judged: &[Group],
     stacks: &CallStacks,
     rules: &Rules,
-    rows: &mut [Judged<Row>],
+    rows: &mut [Judged],
 ) -> (Vec<Breach>, Unknown) {
     let classes = &rules.limits.classes;
     let Some(holders) = snapshot.holders.as_ref().filter(|_| !classes.is_empty()) else {

@@ -8,12 +8,12 @@
 //! ```
 
 use super::limits::{FailOn, Limit, Measure, Scope};
-use super::sites::{Judged, SiteRow, Standing};
+use super::sites::{Judged, Standing};
 use super::totals::{Hidden, Whole};
 use super::{BeyondBaseline, Breach, OverLimit, Rules, Unseen};
 use crate::analysis::baseline::Paired;
 use crate::analysis::estimate::CERTAIN;
-use crate::analysis::objects::ObjectRow;
+use crate::analysis::report::Row;
 use crate::analysis::tally::Tally;
 
 /// A figure and the range in which the truth is.
@@ -91,7 +91,7 @@ impl<'c> Comparison<'c> {
     }
 
     /// Totals against their limits. `objects`: with most first.
-    pub fn totals(&mut self, whole: &Whole, objects: &[ObjectRow]) {
+    pub fn totals(&mut self, whole: &Whole, objects: &[Row]) {
         for limit in self.rules.effective() {
             let (of, measure, most) = (&limit.of, limit.measure, limit.most);
             let (mut site, mut of_site) = (None, None);
@@ -100,7 +100,7 @@ impl<'c> Comparison<'c> {
                 (Scope::Kind(_), Measure::Objects) => {
                     let rows = || objects.iter().filter(|row| row.is_in(of));
                     (site, of_site) = rows().next().map(|row| (row.name(), row.count)).unzip();
-                    let found = Tally::total(rows().map(SiteRow::tally)).count;
+                    let found = Tally::total(rows().map(Row::tally)).count;
                     (Figure::exact(found), (String::new(), String::new()))
                 }
                 (Scope::Pattern(pattern), _) => whole.in_pattern(pattern, self.hidden, most),
@@ -124,8 +124,8 @@ impl<'c> Comparison<'c> {
     }
 
     /// Rows against the limit of each call site and against the baseline.
-    pub fn sites<R: SiteRow>(&mut self, rows: Vec<R>, paired: Option<&Paired>) -> Vec<Judged<R>> {
-        let measure = R::MEASURE;
+    /// `measure`: that of the rows.
+    pub fn sites<'a>(&mut self, measure: Measure, rows: Vec<Row<'a>>, paired: Option<&Paired>) -> Vec<Judged<'a>> {
         let mut per_site = self.rules.limits.given.iter();
         let per_site = per_site.find(|limit| limit.of == Scope::Site && limit.measure == measure);
         let totals = self.breaches.clone();
@@ -162,14 +162,14 @@ impl<'c> Comparison<'c> {
     }
 
     /// How a row compares with what the baseline has of it, and whether that is a reason to fail.
-    fn against_baseline<R: SiteRow>(
+    fn against_baseline(
         &self,
-        row: &R,
+        row: &Row,
         figure: Figure,
         known: Option<Tally>,
         doubt: &mut Option<Doubt>,
     ) -> (Standing, Option<Breach>) {
-        let (limits, measure) = (&self.rules.limits, R::MEASURE);
+        let (limits, measure) = (&self.rules.limits, row.measure());
         let known = known.map(|known| measure.of(known));
         // The tolerance applies to growth only, not to sites that the baseline does not contain.
         let limit = known.map_or(0, |known| limits.tolerance.allows(known, measure));
@@ -234,7 +234,7 @@ impl<'c> Comparison<'c> {
 type Doubt = (String, Figure, u64);
 
 /// Whether a row has more than is allowed for certain. The first that may have more is kept in `doubt`.
-fn exceeds(row: &impl SiteRow, figure: Figure, allowed: u64, doubt: &mut Option<Doubt>) -> bool {
+fn exceeds(row: &Row, figure: Figure, allowed: u64, doubt: &mut Option<Doubt>) -> bool {
     let judgement = figure.against(allowed);
     if judgement == Judgement::Undecided && doubt.is_none() {
         *doubt = Some((row.name(), figure, allowed));

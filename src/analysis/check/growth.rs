@@ -34,7 +34,7 @@ impl BySite {
             let known = self.0.get(site).copied().unwrap_or_default();
             let mut held = new;
             held.join(others.0.get(site).copied().unwrap_or_default());
-            let grown = match (held.bytes, held.count) > (known.bytes, known.count) {
+            let grown = match held > known {
                 true => Tally {
                     bytes: (held.bytes.saturating_sub(known.bytes)).min(new.bytes),
                     // More bytes are at least one other block.
@@ -42,7 +42,7 @@ impl BySite {
                 },
                 false => Tally::default(),
             };
-            excess.insert(*site, Tally::new(new.bytes - grown.bytes, new.count - grown.count));
+            excess.insert(*site, new.less(grown));
         }
         let mut taken = Tally::default();
         let mut order: Vec<usize> = (0..groups.len()).collect();
@@ -53,11 +53,10 @@ impl BySite {
                 continue;
             };
             let tally = group.tally();
-            let less = Tally::new(tally.bytes.min(excess.bytes), tally.count.min(excess.count));
+            let less = tally.within(*excess);
             group.bytes -= u128::from(less.bytes);
             group.count -= less.count;
-            excess.bytes -= less.bytes;
-            excess.count -= less.count;
+            *excess = excess.less(less);
             taken.join(less);
         }
         groups.retain(|group| group.bytes > 0 || group.count > 0);

@@ -4,16 +4,14 @@
 //! frameworks keep, as for memory. A kind without a limit fails only against a baseline: a clean program has streams and modules
 //! at its end.
 
-use super::{Judged, Rules, Unseen, Verdict};
-use crate::analysis::objects::{self, ObjectRow};
+use super::{Rules, Unseen, Verdict};
+use crate::analysis::objects;
+use crate::analysis::report::Row;
 use crate::analysis::site::CallStacks;
 use crate::analysis::suppressions::Sieve;
 use crate::kind::Kind;
 use crate::point::Point;
 use crate::snapshot::Snapshot;
-
-/// Objects of one kind, of one call site.
-pub type JudgedObjects<'a> = Judged<ObjectRow<'a>>;
 
 impl Verdict<'_> {
     /// Only objects without an address have limits, so memory is not judged.
@@ -24,7 +22,7 @@ impl Verdict<'_> {
     /// The judged objects of each kind that has a limit.
     pub fn objects_found(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.limits.of_objects().map(|kind| {
-            let rows = self.objects.iter().filter(|of| of.row.kind == kind.name());
+            let rows = self.objects.iter().filter(|of| of.row.kind_of_objects() == Some(kind));
             let found = rows.fold(0, |sum: u64, of| sum.saturating_add(of.row.count));
             (kind.name(), found)
         })
@@ -64,7 +62,7 @@ pub(super) fn for_baseline<'a>(
     stacks: &CallStacks<'a>,
     sieve: &mut Sieve,
     since_ns: u64,
-) -> Option<Vec<ObjectRow<'a>>> {
+) -> Option<Vec<Row<'a>>> {
     let groups = objects::groups(snapshot, |_, stack, time_ns| {
         time_ns >= since_ns && sieve.lets_objects_through(stack, 1, stacks)
     });
@@ -85,7 +83,7 @@ pub(super) fn rows<'a>(
     sieve: &mut Sieve,
     since_ns: u64,
     rules: &Rules,
-) -> (Vec<ObjectRow<'a>>, u64) {
+) -> (Vec<Row<'a>>, u64) {
     let mut before_mark = 0;
     let groups = objects::groups(snapshot, |call, stack, time_ns| {
         let is_limited = rules.limits.of_objects().any(|kind| kind == call.kind);

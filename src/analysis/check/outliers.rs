@@ -11,20 +11,14 @@ use crate::analysis::estimate::CERTAIN;
 use crate::analysis::job::member::Member;
 use crate::analysis::job::outliers::{Chance, Example, value};
 use crate::analysis::job::parallel::Peers;
-use crate::analysis::program::Program;
 use crate::analysis::words;
 
 /// Fails the processes that hold more than those that do the same work at a call site, or in all if no call site explains it.
 /// `processes`: of each verdict.
 pub fn fail_outliers(verdicts: &mut [&mut Verdict], processes: &[Member]) {
-    let mut populations: BTreeMap<&Program, Vec<u32>> = BTreeMap::new();
-    for number in once_each(processes) {
-        populations
-            .entry(&processes[number].program)
-            .or_default()
-            .push(number as u32);
-    }
-    let are_all_alone = populations.values().all(|members| members.len() < 2);
+    let numbers = once_each(processes).into_iter();
+    let populations = Peers::by_program(numbers.map(|number| (number as u32, &processes[number])));
+    let are_all_alone = populations.values().all(|peers| peers.members.len() < 2);
     if are_all_alone {
         let what = match once_each(processes).len() {
             0 | 1 => "there is one process only, and nothing to compare it with",
@@ -38,15 +32,14 @@ pub fn fail_outliers(verdicts: &mut [&mut Verdict], processes: &[Member]) {
             )]);
         }
     }
-    for members in populations.values() {
+    for peers in populations.values() {
+        let members = &peers.members;
         if let [alone] = members[..]
             && !are_all_alone
         {
             let what = "no other process runs its program, so it is compared with none";
             verdicts[alone as usize].lacks([Unseen::part(RULE, what, ALONE)]);
         }
-        let identity = |&member: &u32| (member, &processes[member as usize].identity);
-        let peers = Peers::of(members.iter().map(identity));
         let mut of_sites: BTreeMap<SiteKey, BTreeMap<u32, u64>> = BTreeMap::new();
         // Estimates of equal processes differ by chance, and a site may have no block with a stack.
         let is_hidden = |member: &u32| verdicts[*member as usize].hidden.count > 0;
@@ -57,34 +50,36 @@ pub fn fail_outliers(verdicts: &mut [&mut Verdict], processes: &[Member]) {
             }
         }
         for (key, values) in &of_sites {
-            for found in larger(values, &peers).0 {
-                let verdict = &mut *verdicts[found.member as usize];
+            for (member, found) in larger(values, peers).0 {
+                let verdict = &mut *verdicts[member as usize];
                 let Some(row) = verdict.rows.iter_mut().find(|row| row.key() == *key) else {
                     continue;
                 };
-                let site = row.blame_apart();
-                verdict.breaches.push(found.breach(Some(site), Some(*key)));
+                let (site, key) = (Some(row.blame_apart()), Some(*key));
+                verdict
+                    .breaches
+                    .push(Breach::Outlier(UnlikeOthers { site, key, ..found }));
             }
         }
         let held = |member: &u32| (*member, verdicts[*member as usize].judged.bytes);
         let all: BTreeMap<u32, u64> = members.iter().map(held).collect();
-        let (of_all, differs, lone) = larger(&all, &peers);
-        for found in of_all {
-            let verdict = &mut *verdicts[found.member as usize];
+        let (of_all, differs, lone) = larger(&all, peers);
+        for (member, found) in of_all {
+            let verdict = &mut *verdicts[member as usize];
             let error = verdict.judged_estimated.map_or(0, |errors| errors.bytes_error);
             // The error of a difference of two such sums is less than twice that of one.
-            if found.bytes - found.median < CERTAIN.saturating_mul(2).saturating_mul(error) {
+            if found.found - found.usual < CERTAIN.saturating_mul(2).saturating_mul(error) {
                 let what = format!(
                     "it holds about {} and the others {}, a difference that may be chance, because stacks were sampled",
-                    words::bytes(found.bytes),
-                    words::bytes(found.median)
+                    words::bytes(found.found),
+                    words::bytes(found.usual)
                 );
                 verdict.lacks([Unseen::part(RULE, what, NEXT)]);
                 continue;
             }
             let is_explained = |breach: &Breach| matches!(breach, Breach::Outlier(_));
             if !verdict.breaches.iter().any(is_explained) {
-                verdict.breaches.push(found.breach(None, None));
+                verdict.breaches.push(Breach::Outlier(found));
             }
         }
         for &member in lone.iter().filter(|_| members.len() > 1) {
@@ -125,46 +120,25 @@ const RULE: &str = "--fail-on outlier";
 const NEXT: &str = "record without --sample";
 const ALONE: &str = "judge it by limits, in a check of its own";
 
-/// A process that has more than those it is compared with.
-struct Larger {
-    member: u32,
-    bytes: u64,
-    median: u64,
-    /// The number of processes that are compared, and in words which.
-    of: u64,
-    group: String,
-}
-
-impl Larger {
-    fn breach(self, site: Option<String>, key: Option<SiteKey>) -> Breach {
-        Breach::Outlier(UnlikeOthers {
-            site,
-            found: self.bytes,
-            usual: self.median,
-            of: self.of,
-            group: self.group,
-            key,
-        })
-    }
-}
-
 /// The processes that stand out because they have more; whether a group has no usual value; and the processes that are compared with
 /// none. `values`: of those that have any.
-fn larger(values: &BTreeMap<u32, u64>, peers: &Peers) -> (Vec<Larger>, bool, Vec<u32>) {
+fn larger(values: &BTreeMap<u32, u64>, peers: &Peers) -> (Vec<(u32, UnlikeOthers)>, bool, Vec<u32>) {
     let all: Vec<Example> = values.iter().map(|(&member, &bytes)| (member, value(bytes))).collect();
     let judged = peers.judge(&all, Chance::default());
     let larger = judged.unlike.into_iter().flat_map(|finding| {
-        let median = finding.outcome.median.unsigned_abs();
+        let usual = finding.outcome.median.unsigned_abs();
         let members = finding.outcome.values.into_iter();
         members.filter_map(move |(member, _)| {
-            let bytes = values.get(&member).copied().filter(|bytes| *bytes > median)?;
-            Some(Larger {
-                member,
-                bytes,
-                median,
+            let found = values.get(&member).copied().filter(|bytes| *bytes > usual)?;
+            let unlike = UnlikeOthers {
+                site: None,
+                found,
+                usual,
                 of: finding.group.len() as u64,
                 group: finding.scope.names(),
-            })
+                key: None,
+            };
+            Some((member, unlike))
         })
     });
     (larger.collect(), judged.differs, judged.alone)

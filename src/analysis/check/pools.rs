@@ -34,7 +34,7 @@ pub(super) fn unseen(groups: &[Group], stacks: &CallStacks, rules: &Rules, besid
         .collect();
     let pools = OpaquePool::among(in_question, stacks);
     let pools: Vec<&OpaquePool> = pools.iter().filter(|pool| pool.remedy.is_some()).collect();
-    let bytes = pools.iter().fold(0, |sum: u64, pool| sum.saturating_add(pool.bytes));
+    let Tally { bytes, .. } = Tally::total(pools.iter().map(|pool| pool.tally));
     // Of any number of blocks.
     let count = if bytes > 0 { u64::MAX } else { 0 };
     let kinds = |kind: Kind| kind.place() == Place::Within || kind == Kind::Device;

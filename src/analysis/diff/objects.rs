@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 
-use super::{Cut, DiffRow, Keyed, Moved, Options, compared, cut, keyed, name};
+use super::{Cut, DiffRow, Moved, Options, compared, cut, name};
 use crate::analysis::objects;
-use crate::analysis::report::By;
+use crate::analysis::report::Row;
 use crate::analysis::site::CallStacks;
 use crate::kind::Place;
 use crate::snapshot::Snapshot;
@@ -33,9 +33,9 @@ pub(super) fn changes<'a>(
         return None;
     }
     let (by, stacks) = (options.by.of_objects(), [CallStacks::of(before), CallStacks::of(after)]);
-    let side = |snapshot, stacks| side(snapshot, stacks, options, by);
+    let side = |snapshot, stacks| objects::rows(snapshot, stacks, &options.filter, by);
     let (old, new) = (side(before, &stacks[0]), side(after, &stacks[1]));
-    let count = |rows: &[Keyed]| rows.iter().map(|(_, row)| row.count).sum();
+    let count = |rows: &[Row]| rows.iter().map(|row| row.count).sum();
     let (count_before, count_after) = (count(&old), count(&new));
     let mut rows = compared((old, new), &stacks, by, moved);
     let key = |row: &DiffRow| std::cmp::Reverse((row.count_delta.abs(), row.after.count));
@@ -66,14 +66,4 @@ pub(super) fn not_compared(before: &Snapshot, after: &Snapshot, options: &Option
              than the peak, recorded by this version of culeak"
         )
     })
-}
-
-fn side<'a>(snapshot: &'a Snapshot, stacks: &CallStacks<'a>, options: &Options, by: By) -> Vec<Keyed<'a>> {
-    let rows = objects::rows(snapshot, stacks, &options.filter, by).into_iter();
-    let keyed = keyed(by);
-    rows.map(|(kind, row)| {
-        let (keys, row) = keyed(row);
-        (keys.map(|key| key.of_kind(kind)), row)
-    })
-    .collect()
 }

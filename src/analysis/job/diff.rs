@@ -18,8 +18,8 @@ use foldhash::HashMap as FastMap;
 use serde::Serialize;
 
 use super::member::hosts;
-use super::names::{Names, ProcessName, Values};
-use super::outliers::{Chance, Example};
+use super::names::{Names, Values};
+use super::outliers::{Chance, Example, Range};
 use super::parallel::{Judged, Peers};
 use super::sites::{ProcessSums, Site, Sites};
 use super::{Options, StandsOut, Unreadable};
@@ -35,7 +35,7 @@ use partners::partners;
 
 /// The value of [`JobDiff::format`].
 pub const FORMAT: &str = "culeak-job-diff";
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// One of the two states of a job.
 #[derive(Debug, Default)]
@@ -72,7 +72,7 @@ pub struct JobDiff {
     pub only_before: Vec<Instant>,
     pub only_after: Vec<Instant>,
     /// Pairs whose held memory changed unlike that of the others.
-    pub stands_out: Vec<StandsOut<Changed>>,
+    pub stands_out: Vec<StandsOut>,
     /// The program's own sites first, then by change.
     pub sites: Vec<SiteChange>,
     /// Call sites that `--top` or `--min-bytes` cut off.
@@ -143,33 +143,15 @@ pub struct SiteChange {
     pub site: Site,
     pub before: Tally,
     pub after: Tally,
-    pub bytes_delta: i128,
     pub count_delta: i128,
-    /// Over all pairs; one without this call site changed by 0.
-    pub median_delta: i64,
-    pub min_delta: i64,
-    pub max_delta: i64,
-    /// Pairs that hold more than before, and less.
-    pub grown: u64,
-    pub shrunk: u64,
-    pub of_processes: u64,
+    /// The changes of all pairs.
+    #[serde(flatten)]
+    pub range: Range,
     /// The changes differ too widely for a common one, so no process stands out.
     pub differs: bool,
-    pub stands_out: Option<StandsOut<Changed>>,
+    pub stands_out: Option<StandsOut>,
     /// Who changed by how much, in words.
     pub sentence: String,
-}
-
-/// A pair that changed unlike the others.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Changed {
-    pub rank: Option<u32>,
-    pub host: String,
-    pub pid: u32,
-    pub bytes_delta: i64,
-    pub before: String,
-    pub after: String,
 }
 
 /// What is known of a site while processes are compared.
@@ -244,8 +226,9 @@ pub fn diff(before: Side, after: Side, sites: &Sites, options: &Options) -> JobD
     let hosts = hosts(pairs.iter().map(|pair| &pair.after.member.host));
     let mut stands_out = Vec::new();
     let mut out: Vec<u32> = Vec::new();
-    let peers: Vec<Peers> = programs.iter().map(|program| peers(&pairs, program)).collect();
-    let names = Names::of(pairs.iter().map(|pair| Some(ProcessName::of(&pair.after.member))));
+    let members = || pairs.iter().map(|pair| &pair.after.member);
+    let peers: Vec<Peers> = Peers::by_program((0..).zip(members())).into_values().collect();
+    let names = Names::of(members().map(Some));
     for peers in &peers {
         let members = || peers.members.iter().map(|&member| (member, &pairs[member as usize]));
         let changes: Vec<Example> = members()
@@ -264,25 +247,18 @@ pub fn diff(before: Side, after: Side, sites: &Sites, options: &Options) -> JobD
         }
         let judged = peers[program].judge(&sums.changes, chance(sums.variance));
         out.extend(judged.members());
-        let of = peers[program].members.len() as u64;
         let stands_out = unlike(&pairs, &names, &judged);
         let in_common = || match sums.changes.is_empty() {
             true => "the same bytes in another number of blocks".to_owned(),
-            false => names.in_common(Values::Changes, &sums.changes, of),
+            false => names.in_common(Values::Changes, &sums.changes, judged.range.of_processes),
         };
         rows.push(SiteChange {
             program: programs[program].clone(),
             site: sites.get(id),
             before: sums.all.before,
             after: sums.all.after,
-            bytes_delta: judged.range.sum,
             count_delta: sums.all.count(),
-            median_delta: judged.range.median,
-            min_delta: judged.range.min,
-            max_delta: judged.range.max,
-            grown: judged.range.above,
-            shrunk: judged.range.below,
-            of_processes: of,
+            range: judged.range,
             differs: judged.differs && stands_out.is_none(),
             sentence: (stands_out.as_ref()).map_or_else(in_common, |out| out.sentence.clone()),
             stands_out,
@@ -331,28 +307,10 @@ fn side_line(side: &Side) -> SideLine {
     }
 }
 
-/// The pairs of a program.
-fn peers(pairs: &[Pair], program: &Program) -> Peers {
-    let of_program = (0..).zip(pairs);
-    let of_program = of_program.filter(|(_, pair)| pair.after.member.program == *program);
-    Peers::of(of_program.map(|(number, pair)| (number, &pair.after.member.identity)))
-}
-
 /// The pairs of all groups that changed unlike the others of their group.
-fn unlike(pairs: &[Pair], names: &Names, judged: &Judged) -> Option<StandsOut<Changed>> {
-    let changed = |(member, bytes_delta): Example| {
-        let pair = &pairs[member as usize];
-        Some(Changed {
-            rank: pair.after.member.rank,
-            host: pair.after.member.host.clone(),
-            pid: pair.after.member.pid,
-            bytes_delta,
-            before: pair.before.source.clone(),
-            after: pair.after.source.clone(),
-        })
-    };
+fn unlike(pairs: &[Pair], names: &Names, judged: &Judged) -> Option<StandsOut> {
     let sentence = names.unlike(Values::Changes, &judged.unlike, |_| None);
-    StandsOut::of(judged, sentence, changed)
+    StandsOut::of(judged, sentence, |member| Some(&pairs[member as usize].after))
 }
 
 /// If changes are estimates, with this variance at most.
@@ -367,13 +325,13 @@ fn clamped(change: i128) -> i64 {
 /// By what a row is sorted: its change, or that of the processes that changed unlike the others.
 fn weight(row: &SiteChange) -> u128 {
     let apart = row.stands_out.as_ref().map_or(0, |apart| apart.apart_bytes);
-    row.bytes_delta.unsigned_abs().max(apart.into())
+    row.range.sum.unsigned_abs().max(apart.into())
 }
 
 fn compare(a: &SiteChange, b: &SiteChange) -> std::cmp::Ordering {
     (a.site.is_of_library().cmp(&b.site.is_of_library()))
         .then_with(|| weight(b).cmp(&weight(a)))
-        .then_with(|| b.bytes_delta.cmp(&a.bytes_delta))
+        .then_with(|| b.range.sum.cmp(&a.range.sum))
         .then_with(|| b.count_delta.cmp(&a.count_delta))
         .then_with(|| a.site.order().cmp(&b.site.order()))
         .then_with(|| a.program.cmp(&b.program))

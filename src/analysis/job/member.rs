@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::identity::Identity;
 use crate::analysis::program::Program;
 use crate::analysis::words;
+use crate::facts::Instant;
 use crate::snapshot::Snapshot;
 
 /// A process of a job.
@@ -51,6 +52,32 @@ impl Member {
         let key = |member: &Member| (member.pid, member.started_unix_ns);
         // Snapshots that PyTorch took of itself have neither.
         key(self) == key(other) && self.host == other.host && self.pid != 0
+    }
+}
+
+/// A process in a list of a document.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ProcessRef {
+    pub rank: Option<u32>,
+    pub host: String,
+    pub pid: u32,
+    /// The input as named on the command line.
+    pub source: String,
+}
+
+impl ProcessRef {
+    pub fn of(row: &Instant) -> ProcessRef {
+        ProcessRef::new(&row.member, &row.source)
+    }
+
+    pub fn new(member: &Member, source: &str) -> ProcessRef {
+        ProcessRef {
+            rank: member.rank,
+            host: member.host.clone(),
+            pid: member.pid,
+            source: source.to_owned(),
+        }
     }
 }
 

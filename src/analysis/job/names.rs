@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::identity::Identity;
-use super::member::{Member, ranges};
+use super::member::{Member, ProcessRef, ranges};
 use super::outliers::{Example, Outliers};
 use super::parallel::{self, Finding, coordinate};
 use crate::analysis::words;
@@ -79,13 +79,24 @@ pub struct ProcessName<'a> {
     pub identity: Option<&'a Identity>,
 }
 
-impl<'a> ProcessName<'a> {
-    pub fn of(member: &'a Member) -> ProcessName<'a> {
+impl<'a> From<&'a Member> for ProcessName<'a> {
+    fn from(member: &'a Member) -> ProcessName<'a> {
         ProcessName {
             rank: member.identity.rank,
             host: &member.host,
             pid: member.pid,
             identity: Some(&member.identity),
+        }
+    }
+}
+
+impl<'a> From<&'a ProcessRef> for ProcessName<'a> {
+    fn from(process: &'a ProcessRef) -> ProcessName<'a> {
+        ProcessName {
+            rank: process.rank,
+            host: &process.host,
+            pid: process.pid,
+            identity: None,
         }
     }
 }
@@ -133,8 +144,9 @@ pub struct Names<'a> {
 }
 
 impl<'a> Names<'a> {
-    pub fn of(processes: impl Iterator<Item = Option<ProcessName<'a>>>) -> Names<'a> {
-        let processes: Vec<Option<ProcessName>> = processes.collect();
+    /// `None`: no process has this number.
+    pub fn of(processes: impl Iterator<Item = Option<&'a Member>>) -> Names<'a> {
+        let processes: Vec<Option<ProcessName>> = processes.map(|member| member.map(ProcessName::from)).collect();
         let mut hosts = processes.iter().flatten().map(|process| process.host);
         let first = hosts.next();
         Names {
@@ -177,11 +189,7 @@ impl<'a> Names<'a> {
     /// `only rank 17: 30 MiB, none in the 63 others of pipeline stage 1`. `via`: the caller, if only memory that was requested through
     /// it was compared.
     fn sentence(&self, what: Values, of: &Finding, via: Option<String>) -> String {
-        let Finding {
-            outcome: out,
-            group,
-            scope,
-        } = of;
+        let (out, group, scope) = (&of.outcome, of.group, of.scope);
         let via = via.map_or_else(String::new, |via| format!(" through {via}"));
         let who = format!("{}{via}", self.who(out, group));
         let others = group.len() as u64 - out.count();

@@ -10,6 +10,8 @@
 //! Estimates from sampled stacks differ by chance. So their distance must also exceed [`CERTAIN`] standard errors of the
 //! difference, where a process without a chosen block may have had some.
 
+use serde::Serialize;
+
 use crate::analysis::estimate::CERTAIN;
 use crate::facts::StackId;
 
@@ -116,8 +118,9 @@ impl Norm {
     }
 }
 
-/// The values of a population.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// The values of a population, in bytes: what each process holds, or gained. One without a value has 0.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Range {
     pub sum: i128,
     /// The lower median.
@@ -127,6 +130,15 @@ pub struct Range {
     /// Processes with a value above 0, and below.
     pub above: u64,
     pub below: u64,
+    /// The number of all processes.
+    pub of_processes: u64,
+}
+
+impl Range {
+    /// The sum of what processes hold.
+    pub fn sum_bytes(&self) -> u64 {
+        u64::try_from(self.sum).unwrap_or(u64::MAX)
+    }
 }
 
 /// Judges a population: its range, who stands out, and whether its values have something in common. Members and values are ascending;
@@ -151,6 +163,7 @@ pub fn judge(values: &[Example], population: &[u32], chance: Chance) -> (Range, 
         max,
         above: sorted.iter().filter(|&&value| value > 0).count() as u64,
         below: sorted.iter().filter(|&&value| value < 0).count() as u64,
+        of_processes: sorted.len() as u64,
     };
     let mut distances: Vec<u64> = sorted.iter().map(|value| value.abs_diff(median)).collect();
     let (_, &mut deviation, _) = distances.select_nth_unstable(sorted.len() / 2);

@@ -13,7 +13,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::identity::Identity;
+use super::member::Member;
 use super::outliers::{Chance, Example, Outliers, Range, judge};
+use crate::analysis::program::Program;
 use crate::analysis::words;
 use crate::job_variables::Dimension;
 
@@ -170,6 +172,17 @@ impl Peers {
             members: members.iter().map(|(member, _)| *member).collect(),
             groups: groups(members.into_iter()),
         }
+    }
+
+    /// By program. Numbers ascend.
+    pub fn by_program<'m>(members: impl Iterator<Item = (u32, &'m Member)>) -> BTreeMap<&'m Program, Peers> {
+        let mut programs: BTreeMap<&Program, Vec<(u32, &Identity)>> = BTreeMap::new();
+        for (number, member) in members {
+            let of_program = programs.entry(&member.program).or_default();
+            of_program.push((number, &member.identity));
+        }
+        let peers = |(program, members): (_, Vec<_>)| (program, Peers::of(members.into_iter()));
+        programs.into_iter().map(peers).collect()
     }
 
     /// `values`: ascending by process; one without a value has 0.

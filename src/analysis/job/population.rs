@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use foldhash::HashMap;
 
 use super::member::Member;
-use super::names::{Names, Naming, ProcessName, Values};
+use super::names::{Names, Naming, Values};
 use super::outliers::{Chance, Example, Outliers, Range, judge, value};
 use super::parallel::{Judged, Peers};
 use super::sites::{ProcessSums, Sites};
-use super::{Options, Outlier, ProcessesOut, Quantity, SiteRow, StandsOut};
+use super::{Options, ProcessesOut, Quantity, SiteRow, StandsOut};
 use crate::analysis::program::Program;
 use crate::analysis::tally::Tally;
 use crate::facts::{Instant, Row, SiteId, StackId};
@@ -165,7 +165,7 @@ impl Population {
         self.members.sort_unstable();
         let mut judgement = Judgement::default();
         let naming = naming(&self.program, &self.members, rows, &mut judgement.warnings);
-        let mut names = Names::of(rows.iter().map(|row| Some(ProcessName::of(&row.as_ref()?.member))));
+        let mut names = Names::of(rows.iter().map(|row| Some(&row.as_ref()?.member)));
         names.naming = naming;
         let identity = |&member: &u32| Some((member, &rows.get(member as usize)?.as_ref()?.member.identity));
         let context = Judging {
@@ -257,13 +257,9 @@ impl Judging<'_> {
         let row = SiteRow {
             program: self.program.clone(),
             site: self.sites.get(site),
-            sum_bytes: u64::try_from(judged.range.sum).unwrap_or(u64::MAX),
+            range: judged.range,
             sum_count: sums.count,
-            median_bytes: judged.range.median.unsigned_abs(),
-            min_bytes: judged.range.min.unsigned_abs(),
-            max_bytes: judged.range.max.unsigned_abs(),
             processes: values.len() as u64,
-            of_processes: self.peers.members.len() as u64,
             differs: judged.differs && stands_out.is_none(),
             stands_out,
             values: if self.with_values { values } else { Vec::new() },
@@ -272,7 +268,7 @@ impl Judging<'_> {
     }
 
     /// The findings of all groups as one, and the processes. `parts`: those of the call site.
-    fn stands_out(&self, judged: &Judged, parts: &[Part]) -> Option<(StandsOut<Outlier>, Vec<u32>)> {
+    fn stands_out(&self, judged: &Judged, parts: &[Part]) -> Option<(StandsOut, Vec<u32>)> {
         // The caller that tells a stack from the others of its site.
         let via = |path: StackId| {
             let finding = judged
@@ -284,19 +280,9 @@ impl Judging<'_> {
             self.sites.via(path, &others)
         };
         let sentence = self.names.unlike(Values::Bytes, &judged.unlike, via);
-        let process = |(member, bytes): Example| {
-            let row = self.row(member)?;
-            Some(Outlier {
-                rank: row.member.rank,
-                host: row.member.host.clone(),
-                pid: row.member.pid,
-                bytes: bytes.unsigned_abs(),
-                source: row.source.clone(),
-            })
-        };
         let mut members: Vec<u32> = judged.members().collect();
         members.sort_unstable();
-        Some((StandsOut::of(judged, sentence, process)?, members))
+        Some((StandsOut::of(judged, sentence, |member| self.row(member))?, members))
     }
 }
 

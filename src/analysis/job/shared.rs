@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use foldhash::HashMap;
 use serde::Serialize;
 
+use super::member::ProcessRef;
 use super::sites::{Site, Sites};
 use crate::facts::{Instant, SiteId};
 use crate::kind::Kind;
@@ -51,27 +52,6 @@ pub(super) fn parts(snapshot: &Snapshot, mut site_of: impl FnMut(Option<usize>) 
     parts.take(OF_PROCESS).collect()
 }
 
-/// A process in a row.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct SharedWith {
-    pub rank: Option<u32>,
-    pub host: String,
-    pub pid: u32,
-    pub source: String,
-}
-
-impl SharedWith {
-    fn of(row: &Instant) -> SharedWith {
-        SharedWith {
-            rank: row.member.rank,
-            host: row.member.host.clone(),
-            pid: row.member.pid,
-            source: row.source.clone(),
-        }
-    }
-}
-
 /// Blocks of one call site of one process that the same processes have open.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -79,11 +59,11 @@ pub struct SharedRow {
     pub bytes: u64,
     pub blocks: u64,
     /// The process that allocated them; `None` if it is not among the processes.
-    pub owner: Option<SharedWith>,
+    pub owner: Option<ProcessRef>,
     /// Where it allocated them.
     pub site: Option<Site>,
     /// Some of the processes that have them open, if there are many, and the number of all.
-    pub users: Vec<SharedWith>,
+    pub users: Vec<ProcessRef>,
     pub of_users: u64,
     /// A call site at which the first of them opened a block.
     pub opened_at: Site,
@@ -147,7 +127,7 @@ impl Shared {
             sum.blocks += 1;
             sum.opened_at.insert(first.1);
         }
-        let process = |number: &u32| Some(SharedWith::of(rows.get(*number as usize)?.as_ref()?));
+        let process = |number: &u32| Some(ProcessRef::of(rows.get(*number as usize)?.as_ref()?));
         // The numbers of sites depend on which process was read first, their texts do not.
         let first_of = |opened: BTreeSet<SiteId>| {
             let sites = opened.into_iter().map(|site| sites.get(site));
@@ -166,16 +146,8 @@ impl Shared {
         };
         let mut rows: Vec<SharedRow> = alike.into_iter().filter_map(row).collect();
         let text = |row: &SharedRow| {
-            let owner = row
-                .owner
-                .as_ref()
-                .map(|owner| (owner.rank, owner.host.clone(), owner.pid));
             let site = row.site.as_ref().map(|site| (site.label.clone(), site.place.clone()));
-            (
-                owner,
-                site,
-                row.users.first().map(|user| (user.rank, user.host.clone(), user.pid)),
-            )
+            (row.owner.clone(), site, row.users.first().cloned())
         };
         rows.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| text(a).cmp(&text(b))));
         (rows, self.beyond)

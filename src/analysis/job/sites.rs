@@ -20,7 +20,7 @@ use crate::analysis::site::{CallStack, CallStacks, Fingerprint, is_pool};
 use crate::analysis::stack_key::{StackKey, stack_keys};
 use crate::analysis::suppressions::Used;
 use crate::analysis::tally::Tally;
-use crate::facts::{Instant, Row, SiteId, StackId, group};
+use crate::facts::{self, Instant, Row, SiteId, StackId, group};
 use crate::kind::{Kind, Place};
 use crate::snapshot::{Snapshot, Stack};
 
@@ -64,11 +64,11 @@ pub struct Sites {
     /// By forward line, in the place of call sites.
     by_forward: bool,
     stacks: HashMap<u64, StackOfSite>,
-    /// By fingerprint of the site; the text is of the stack with the least fingerprint, and of equal ones the least text.
-    numbers: HashMap<Fingerprint, u32>,
-    texts: Vec<(Fingerprint, Site)>,
-    /// By number of a text: [`Key::loose`] and [`Key::unqualified`] of its stacks.
-    loose: Vec<[Fingerprint; 2]>,
+    /// As if no caching allocator held the memory. The text is of the stack with the least fingerprint, and of equal ones the least
+    /// text.
+    texts: facts::Sites,
+    /// By number of a text: the fingerprint of its stack.
+    of_stacks: Vec<Fingerprint>,
     path_numbers: HashMap<Fingerprint, StackId>,
     paths: Vec<Path>,
     caller_numbers: HashMap<Caller, u32>,
@@ -87,10 +87,9 @@ impl Keys {
 
     /// With the keys of the stacks that [`crate::reader::read_unknown_stacks`] returned.
     pub fn with(stacks: Vec<u64>, snapshot: &Snapshot) -> Keys {
-        let mut tensors = snapshot.counters.iter().filter(|counter| counter.kind == Kind::Tensor);
-        let tensors = tensors.any(|counter| counter.total_count > 0);
+        let apart = apart(snapshot.ever_had(Kind::Tensor));
         let keys = stacks.into_iter().chain([StackKey::NONE.0]);
-        Keys(keys.map(|key| key ^ apart(tensors)).collect())
+        Keys(keys.map(|key| key ^ apart).collect())
     }
 }
 
@@ -181,35 +180,23 @@ impl Sites {
     }
 
     fn text(&mut self, stack: &CallStack) -> u32 {
-        let next = self.texts.len() as u32;
         let (key, of): (Key, fn(&CallStack) -> Site) = match self.by_forward {
             true => (Key::of_forward_line(stack), Site::of_forward),
             false => (Key::of_call_site(stack), Site::of),
         };
-        match self.numbers.entry(key.exact) {
-            Entry::Vacant(entry) => {
-                self.texts.push((stack.fingerprint, of(stack)));
-                self.loose.push([key.loose, key.unqualified]);
-                *entry.insert(next)
-            }
-            Entry::Occupied(entry) => {
-                let known = &mut self.texts[*entry.get() as usize];
-                if stack.fingerprint <= known.0 {
-                    let other = (stack.fingerprint, of(stack));
-                    let key = |(fingerprint, site): &(Fingerprint, Site)| {
-                        let Site { label, place, file, .. } = site.clone();
-                        // Stacks that differ in wrappers alone have one fingerprint.
-                        let frame = |frame: &SiteFrame| (frame.function.clone(), frame.place.clone());
-                        let frames: Vec<_> = site.stack.iter().map(frame).collect();
-                        (*fingerprint, label, place, file, site.line, site.module.clone(), frames)
-                    };
-                    if key(&other) < key(known) {
-                        *known = other;
-                    }
-                }
-                *entry.get()
+        let Some(number) = self.texts.find(key) else {
+            self.of_stacks.push(stack.fingerprint);
+            return self.texts.number(key, of(stack));
+        };
+        let (print, text) = (&mut self.of_stacks[number as usize], self.texts.text_mut(number));
+        if stack.fingerprint <= *print {
+            // Stacks that differ in wrappers alone have one fingerprint.
+            let other = of(stack);
+            if (stack.fingerprint, &other) < (*print, &*text) {
+                (*print, *text) = (stack.fingerprint, other);
             }
         }
+        number
     }
 
     /// The number of a stack; `None` if there are too many.
@@ -268,8 +255,7 @@ impl Sites {
 
     /// The text of a site.
     pub fn get(&self, id: SiteId) -> Site {
-        let (_, site) = &self.texts[id as usize / 2];
-        let pool = id % 2 == 1;
+        let (site, pool) = (self.texts.text(id / 2), id % 2 == 1);
         Site {
             pool,
             allocator: site.allocator.filter(|_| pool),
@@ -279,15 +265,9 @@ impl Sites {
 
     /// What a site is matched by in another run of the program, whose lines may have moved.
     pub fn key(&self, id: SiteId) -> Key {
-        let number = id as usize / 2;
-        let (_, site) = &self.texts[number];
-        let [loose, unqualified] = self.loose[number];
         Key {
-            exact: site.fingerprint,
-            loose,
-            unqualified,
-            line: site.line,
             pool: id % 2 == 1,
+            ..self.texts.key(id / 2)
         }
     }
 }
@@ -369,15 +349,12 @@ impl ProcessSums {
             let Some(first) = row.stacks.first() else { continue };
             let site = sites.text(&first.stack) * 2 + u32::from(row.pool && !sites.by_forward);
             let scatter = row.estimated.map_or(0.0, |errors| errors.scatter(row.bytes));
-            let listed = Tally::total(row.stacks.iter().map(|stack| stack.tally()));
+            let listed = Tally::total(row.stacks.iter().map(|stack| stack.tally));
             for stack in &row.stacks {
                 let path = sites.path(&stack.stack);
-                rows.push(Row::at(site, path, stack.tally(), scatter));
+                rows.push(Row::at(site, path, stack.tally, scatter));
             }
-            let rest = Tally::new(
-                row.bytes.saturating_sub(listed.bytes),
-                row.count.saturating_sub(listed.count),
-            );
+            let rest = row.tally().less(listed);
             if rest != Tally::default() {
                 rows.push(Row::at(site, None, rest, scatter));
             }
@@ -449,7 +426,8 @@ mod tests {
                 let report = Report::of(snapshot, &Options::default());
                 ProcessSums::of_report(snapshot, &report, &mut sites);
             }
-            let mut texts: Vec<Site> = sites.texts.into_iter().map(|(_, site)| site).collect();
+            let numbers = 0..sites.texts.len() as SiteId;
+            let mut texts: Vec<Site> = numbers.map(|number| sites.texts.text(number).clone()).collect();
             texts.sort_by_key(|site| (site.fingerprint, site.line));
             texts
         };

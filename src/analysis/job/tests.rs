@@ -94,8 +94,13 @@ fn a_leak_in_one_rank_is_named() {
     );
     let first = &report.sites[0];
     assert_eq!(
-        (first.processes, first.of_processes, first.median_bytes, first.max_bytes),
-        (1, 64, 0, 30 * MIB)
+        (
+            first.processes,
+            first.range.of_processes,
+            first.range.median,
+            first.range.max
+        ),
+        (1, 64, 0, 30 * MIB as i64)
     );
     let out: Vec<u32> = report
         .processes
@@ -105,7 +110,7 @@ fn a_leak_in_one_rank_is_named() {
         .collect();
     assert_eq!(out, [1017]);
     assert!(report.sites[1].stands_out.is_none());
-    assert_eq!(report.sites[1].sum_bytes, 64 * 9 * MIB);
+    assert_eq!(report.sites[1].range.sum_bytes(), 64 * 9 * MIB);
 }
 
 #[test]
@@ -329,6 +334,6 @@ fn sites_are_ordered_by_what_stands_out_and_cut_with_their_sum() {
         },
     );
     assert_eq!(report.sites.len(), 1);
-    assert_eq!(report.sites[0].sum_bytes, MIB);
+    assert_eq!(report.sites[0].range.sum_bytes(), MIB);
     assert_eq!((report.hidden_sites, report.hidden.bytes), (2, 8 * 905 * MIB));
 }

@@ -10,9 +10,8 @@ use std::collections::HashMap;
 use serde::Serialize;
 
 use super::Options;
-use super::identity::Identity;
-use super::member::hosts;
-use super::names::{Names, ProcessName};
+use super::member::{Member, ProcessRef, hosts};
+use super::names::Names;
 use super::parallel::{Compared, groups};
 use super::sites::Site;
 use crate::analysis::opaque::OpaquePool;
@@ -60,9 +59,8 @@ pub struct JobTrend {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ProcessTrend {
-    pub rank: Option<u32>,
-    pub host: String,
-    pub pid: u32,
+    #[serde(flatten)]
+    pub member: Member,
     /// The last of its snapshots.
     pub source: String,
     pub points: usize,
@@ -85,8 +83,6 @@ pub struct ProcessTrend {
     /// Nothing that a report counts is missing in any of its snapshots.
     #[serde(skip)]
     pub is_complete: bool,
-    #[serde(skip)]
-    identity: Identity,
 }
 
 /// A call site over all processes.
@@ -119,13 +115,11 @@ pub struct SiteTrend {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Growing {
-    pub rank: Option<u32>,
-    pub host: String,
-    pub pid: u32,
+    #[serde(flatten)]
+    pub process: ProcessRef,
     pub pace: f64,
     pub first: u64,
     pub last: u64,
-    pub source: String,
 }
 
 /// Trends of processes, added one after the other.
@@ -170,7 +164,6 @@ impl Job {
         let Some((span, (last, at_exit))) = trend.processes.last().zip(trend.end()) else {
             return;
         };
-        let identity = Identity::stated_by(&span.process.ranks, &span.process.command_line);
         if number == 0 {
             (self.program, self.against) = (trend.program.clone(), trend.against);
         }
@@ -185,9 +178,7 @@ impl Job {
             .find(|point| point.process + 1 == trend.processes.len());
         let full = trend.devices.iter().filter_map(|device| device.full_after);
         self.processes.push(ProcessTrend {
-            rank: identity.rank,
-            host: span.process.host.clone(),
-            pid: span.process.pid,
+            member: span.member.clone(),
             source: at_exit.unwrap_or(last).source.clone(),
             points: trend.points.len(),
             runs: trend.processes.len(),
@@ -205,7 +196,6 @@ impl Job {
             ),
             full_after: full.min_by(f64::total_cmp),
             is_complete: trend.points.iter().all(|point| point.is_complete),
-            identity,
         });
         self.opaque_pools.extend_from_slice(&trend.opaque_pools);
         for warning in &trend.warnings {
@@ -278,12 +268,17 @@ impl Job {
                 .then_with(|| a.site.order().cmp(&b.site.order()))
         };
         let hidden_sites = hidden + rank(&mut rows, order, |_| true, options.top);
-        let hosts = hosts(processes.iter().map(|process| &process.host));
+        let hosts = hosts(processes.iter().map(|process| &process.member.host));
         let judged = processes.iter().filter(|process| process.judged).count();
         let mut processes = processes;
         processes.sort_by_cached_key(|process| {
-            let rank = process.rank.unwrap_or(u32::MAX);
-            (rank, process.host.clone(), process.pid, process.source.clone())
+            let ProcessRef {
+                rank,
+                host,
+                pid,
+                source,
+            } = ProcessRef::new(&process.member, &process.source);
+            (rank.unwrap_or(u32::MAX), host, pid, source)
         });
         JobTrend {
             format: FORMAT,
@@ -328,11 +323,11 @@ struct Words<'p> {
 impl<'p> Words<'p> {
     fn of(processes: &'p [ProcessTrend], against: Against) -> Words<'p> {
         Words {
-            names: Names::of(processes.iter().map(|process| Some(named(process)))),
+            names: Names::of(processes.iter().map(|process| Some(&process.member))),
             judged: processes.iter().filter(|process| process.judged).count(),
             groups: {
                 let judged = (0..).zip(processes).filter(|(_, process)| process.judged);
-                groups(judged.map(|(number, process)| (number, &process.identity)))
+                groups(judged.map(|(number, process)| (number, &process.member.identity)))
             },
             processes,
             against,
@@ -348,13 +343,10 @@ impl<'p> Words<'p> {
         let growing = same.iter().take(NAMED).map(|of| {
             let process = &self.processes[of.process];
             Growing {
-                rank: process.rank,
-                host: process.host.clone(),
-                pid: process.pid,
+                process: ProcessRef::new(&process.member, &process.source),
                 pace: of.pace,
                 first: of.first,
                 last: of.last,
-                source: process.source.clone(),
             }
         });
         SiteTrend {
@@ -412,15 +404,6 @@ impl<'p> Words<'p> {
             self.against.unit(),
             full.unwrap_or_default()
         )
-    }
-}
-
-fn named(process: &ProcessTrend) -> ProcessName<'_> {
-    ProcessName {
-        rank: process.rank,
-        host: &process.host,
-        pid: process.pid,
-        identity: None,
     }
 }
 

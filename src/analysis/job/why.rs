@@ -6,14 +6,13 @@
 //!
 //! Deliberately absent: what would be freed with a holder, which is a question about one process.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::identity::Identity;
 use super::member::{Member, hosts};
-use super::names::{Names, ProcessName, Values};
-use super::outliers::{Chance, Example, value};
+use super::names::{Names, Values};
+use super::outliers::{Chance, Example, Range, value};
 use super::parallel::Peers;
 use super::{Options, Unreadable};
 use crate::analysis::program::Program;
@@ -23,7 +22,7 @@ use crate::snapshot::Class;
 
 /// The value of [`JobWhy::format`].
 pub const FORMAT: &str = "culeak-job-why";
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -51,28 +50,10 @@ pub struct JobWhy {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ProcessAnswer {
     pub source: String,
-    pub rank: Option<u32>,
-    pub host: String,
-    pub pid: u32,
-    pub program: Program,
+    #[serde(flatten)]
+    pub member: Member,
     #[serde(flatten)]
     pub total: Tally,
-    #[serde(skip)]
-    identity: Identity,
-}
-
-impl ProcessAnswer {
-    fn of(source: String, member: Member, total: Tally) -> ProcessAnswer {
-        ProcessAnswer {
-            source,
-            rank: member.identity.rank,
-            host: member.host,
-            pid: member.pid,
-            program: member.program,
-            total,
-            identity: member.identity,
-        }
-    }
 }
 
 /// Memory of one call site that is held over paths of one shape.
@@ -89,12 +70,9 @@ pub struct HolderRow {
     pub place: Option<String>,
     #[serde(flatten)]
     pub tally: Tally,
-    /// Over all processes of the program; one without such memory has 0 bytes.
-    pub median_bytes: u64,
-    pub min_bytes: u64,
-    pub max_bytes: u64,
-    pub processes: u64,
-    pub of_processes: u64,
+    /// Over all processes of the program.
+    #[serde(flatten)]
+    pub range: Range,
     /// The process that has most.
     pub largest: String,
     /// Who has how much, in words.
@@ -118,7 +96,7 @@ impl Job {
     pub fn add(&mut self, source: String, member: Member, why: &Why) {
         let number = self.processes.len() as u32;
         let program = member.program.clone();
-        self.processes.push(ProcessAnswer::of(source, member, why.total));
+        self.add_with(source, member, why.total);
         self.changed.join(why.changed);
         self.not_searched.join(why.not_searched);
         for origin in &why.origins {
@@ -144,7 +122,11 @@ impl Job {
 
     /// Adds a process without memory that was asked for.
     pub fn add_without(&mut self, source: String, member: Member) {
-        self.processes.push(ProcessAnswer::of(source, member, Tally::default()));
+        self.add_with(source, member, Tally::default());
+    }
+
+    fn add_with(&mut self, source: String, member: Member, total: Tally) {
+        self.processes.push(ProcessAnswer { source, member, total });
     }
 
     /// The answer of the job.
@@ -155,14 +137,8 @@ impl Job {
             changed,
             not_searched,
         } = self;
-        let programs: BTreeSet<&Program> = processes.iter().map(|process| &process.program).collect();
-        let peers = |program: &Program| {
-            let numbered = (0..).zip(&processes);
-            let of_program = numbered.filter(|(_, process)| process.program == *program);
-            Peers::of(of_program.map(|(number, process)| (number, &process.identity)))
-        };
-        let peers: BTreeMap<&Program, Peers> = programs.iter().map(|&program| (program, peers(program))).collect();
-        let names = Names::of(processes.iter().map(|process| Some(named(process))));
+        let members = || processes.iter().map(|process| &process.member);
+        let (peers, names) = (Peers::by_program((0..).zip(members())), Names::of(members().map(Some)));
         let row = |(key, values)| row(&processes, &peers, &names, key, &values);
         let mut rows: Vec<HolderRow> = holders.into_iter().map(row).collect();
         // Those of one key order stay in it.
@@ -173,8 +149,8 @@ impl Job {
         JobWhy {
             format: FORMAT,
             version: VERSION,
-            hosts: hosts(processes.iter().map(|process| &process.host)),
-            programs: programs.into_iter().cloned().collect(),
+            hosts: hosts(members().map(|member| &member.host)),
+            programs: peers.keys().map(|program| (*program).clone()).collect(),
             total: Tally::total(processes.iter().map(|process| process.total)),
             holders: shown,
             hidden_holders: hidden.len(),
@@ -184,15 +160,6 @@ impl Job {
             unreadable,
             processes,
         }
-    }
-}
-
-fn named(process: &ProcessAnswer) -> ProcessName<'_> {
-    ProcessName {
-        rank: process.rank,
-        host: &process.host,
-        pid: process.pid,
-        identity: Some(&process.identity),
     }
 }
 
@@ -209,11 +176,10 @@ fn row(
         .map(|(&member, tally)| (member, value(tally.bytes)))
         .collect();
     let judged = peers.judge(&bytes, Chance::default());
-    let of = peers.members.len() as u64;
     let largest = values.iter().max_by_key(|(_, tally)| tally.bytes);
     HolderRow {
         sentence: match judged.unlike.is_empty() {
-            true => names.in_common(Values::Bytes, &bytes, of),
+            true => names.in_common(Values::Bytes, &bytes, judged.range.of_processes),
             false => names.unlike(Values::Bytes, &judged.unlike, |_| None),
         },
         program,
@@ -223,11 +189,7 @@ fn row(
         label,
         place,
         tally: Tally::total(values.values().copied()),
-        median_bytes: judged.range.median.unsigned_abs(),
-        min_bytes: judged.range.min.unsigned_abs(),
-        max_bytes: judged.range.max.unsigned_abs(),
-        processes: values.len() as u64,
-        of_processes: of,
+        range: judged.range,
         largest: largest.map_or_else(String::new, |(&member, _)| processes[member as usize].source.clone()),
         stands_out: !judged.unlike.is_empty(),
     }
@@ -235,6 +197,8 @@ fn row(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::analysis::why;
     use crate::job_variables::Dimension;
@@ -314,7 +278,7 @@ mod tests {
         let of: BTreeSet<(Option<&str>, u64)> = programs
             .holders
             .iter()
-            .map(|row| (row.program.script.as_deref(), row.of_processes))
+            .map(|row| (row.program.script.as_deref(), row.range.of_processes))
             .collect();
         assert!(
             of.contains(&(Some("other.py"), 1)) && of.iter().any(|(_, of)| *of == 7),

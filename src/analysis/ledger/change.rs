@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::{DeviceLedger, Ledger, Line, LineKind};
+use super::{Ledger, Line, LineKind};
 use crate::analysis::categories::{Categories, Category, Sorter};
 use crate::analysis::diff::{Side, elapsed, same_process, side, warnings};
 use crate::analysis::framework::block_owner;
@@ -40,7 +40,7 @@ pub struct LedgerDiff<'a> {
     pub warnings: Vec<String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DeviceChange<'a> {
     pub ordinal: i32,
@@ -68,59 +68,76 @@ pub struct LineChange<'a> {
     pub count_delta: i128,
 }
 
+/// What pairs the lines of a device, in their order.
 type Key<'a> = (LineKind, Option<&'a str>, Option<Category>);
-type Lines<'a> = BTreeMap<Key<'a>, Line<'a>>;
+type Lines<'a> = BTreeMap<Key<'a>, [Option<Line<'a>>; 2]>;
 
 impl<'a> LedgerDiff<'a> {
     /// `categories`: the rules that divide the blocks of frameworks.
     pub fn of(before: &'a Snapshot, after: &'a Snapshot, categories: &Categories) -> LedgerDiff<'a> {
-        let snapshots = [before, after];
-        let ledgers = snapshots.map(|snapshot| ledger(snapshot, categories));
-        let mut devices: BTreeMap<i32, [Option<&(DeviceLedger, Lines)>; 2]> = BTreeMap::new();
+        let mut devices: BTreeMap<i32, (DeviceChange, Lines)> = BTreeMap::new();
         let mut host: BTreeMap<&'static str, [Tally; 2]> = BTreeMap::new();
-        let mut missing = Vec::new();
-        for (nth, (ledger, of_devices)) in ledgers.iter().enumerate() {
-            for device in of_devices {
-                devices.entry(device.0.ordinal).or_default()[nth] = Some(device);
+        let (mut held, mut missing) = ([Tally::default(); 2], Vec::new());
+        for (nth, snapshot) in [before, after].into_iter().enumerate() {
+            let (ledger, parts) = ledger(snapshot, categories);
+            for (kind, tally) in ledger.host {
+                host.entry(kind).or_default()[nth] = tally;
             }
-            for (kind, tally) in &ledger.host {
-                host.entry(kind).or_default()[nth] = *tally;
-            }
-            let which = ["first", "second"][nth];
-            missing.extend(ledger.segments_missing.as_ref().map(|why| {
+            missing.extend(ledger.segments_missing.map(|why| {
+                let which = ["first", "second"][nth];
                 format!("the {which} ledger has no code, contexts, graphs and other memory that the driver took for itself: {why}")
             }));
+            for device in ledger.devices {
+                let (change, lines) = devices.entry(device.ordinal).or_default();
+                (change.ordinal, change.name) = (device.ordinal, device.name);
+                change.unexplained[nth] = device.unexplained;
+                for line in device.lines {
+                    if line.what.is_of_process() {
+                        change.process[nth] += line.bytes;
+                        held[nth].join(tally(&line));
+                    }
+                    let owner = line.of.filter(|_| line.what == LineKind::Blocks);
+                    let parts = owner.and_then(|owner| parts.get(&(device.ordinal, owner)));
+                    for (category, part) in divided(&line, parts) {
+                        let known = &mut lines.entry((line.what, line.of, category)).or_default()[nth];
+                        let (bytes, count) = known.as_ref().map_or((0, 0), |known| (known.bytes, known.count));
+                        *known = Some(Line {
+                            bytes: bytes + part.bytes,
+                            count: count + part.count,
+                            ..part
+                        });
+                    }
+                }
+            }
         }
-        let held = |nth: usize| {
-            let lines = ledgers[nth].1.iter().flat_map(|(_, lines)| lines.values());
-            Tally::total(lines.filter(|line| line.what.is_of_process()).map(tally))
-        };
         let same_process = same_process(before, after);
         missing.extend(warnings([(before, false), (after, false)], same_process));
+        let devices = devices.into_values().map(|(change, lines)| DeviceChange {
+            lines: lines.into_iter().map(|(key, sides)| line_change(key, sides)).collect(),
+            ..change
+        });
         LedgerDiff {
             format: FORMAT,
             version: VERSION,
-            before: side(before, held(0)),
-            after: side(after, held(1)),
+            before: side(before, held[0]),
+            after: side(after, held[1]),
             same_process,
             elapsed_ns: elapsed(before, after).filter(|_| same_process),
-            devices: devices
-                .into_iter()
-                .map(|(ordinal, sides)| device_change(ordinal, sides))
-                .collect(),
+            devices: devices.collect(),
             host,
             warnings: missing,
         }
     }
 }
 
-/// The ledger of a snapshot, and the lines of its devices with blocks divided by category.
-fn ledger<'a>(snapshot: &'a Snapshot, categories: &Categories) -> (Ledger<'a>, Vec<(DeviceLedger<'a>, Lines<'a>)>) {
+/// Blocks of a framework on a device by category.
+type Parts<'a> = BTreeMap<(i32, &'a str), BTreeMap<Category, Tally>>;
+
+fn ledger<'a>(snapshot: &'a Snapshot, categories: &Categories) -> (Ledger<'a>, Parts<'a>) {
     let stacks = CallStacks::of(snapshot);
     let groups = Groups::of(snapshot, &stacks);
-    let mut ledger = Ledger::of(snapshot, &stacks, &groups);
     let sorter = Sorter::new(categories, snapshot);
-    let mut parts: BTreeMap<(i32, &str), BTreeMap<Category, Tally>> = BTreeMap::new();
+    let mut parts = Parts::new();
     let blocks = groups
         .all
         .iter()
@@ -128,33 +145,13 @@ fn ledger<'a>(snapshot: &'a Snapshot, categories: &Categories) -> (Ledger<'a>, V
     // Without their stacks, blocks have no category.
     for group in blocks.filter(|_| snapshot.sampling.is_none()) {
         if let Some(device) = group.call.device {
-            let device = (snapshot.devices[device].ordinal, block_owner(group.call));
+            let owner = (snapshot.devices[device].ordinal, block_owner(group.call));
             let category = sorter.category(group.stack, group.call, &stacks);
-            parts
-                .entry(device)
-                .or_default()
-                .entry(category)
-                .or_default()
-                .join(group.tally());
+            let of_owner = parts.entry(owner).or_default();
+            of_owner.entry(category).or_default().join(group.tally());
         }
     }
-    let devices = std::mem::take(&mut ledger.devices).into_iter().map(|device| {
-        let mut lines = Lines::new();
-        for line in &device.lines {
-            let owner = line.of.filter(|_| line.what == LineKind::Blocks);
-            let parts = owner.and_then(|owner| parts.get(&(device.ordinal, owner)));
-            for (category, part) in divided(line, parts) {
-                let shown = lines
-                    .entry((line.what, line.of, category))
-                    .or_insert(Line::new(line.what, line.of, 0, 0, true));
-                let (bytes, count) = (shown.bytes + part.bytes, shown.count + part.count);
-                *shown = Line { bytes, count, ..part };
-            }
-        }
-        (device, lines)
-    });
-    let devices = devices.collect();
-    (ledger, devices)
+    (Ledger::of(snapshot, &stacks, &groups), parts)
 }
 
 /// A line by category. Whole, if parts of its blocks lie outside recorded memory and are in no line: which parts is not known.
@@ -176,30 +173,6 @@ fn divided<'a>(line: &Line<'a>, parts: Option<&BTreeMap<Category, Tally>>) -> Ve
 
 fn tally(line: &Line) -> Tally {
     Tally::new(u64::try_from(line.bytes.max(0)).unwrap_or(u64::MAX), line.count)
-}
-
-fn device_change<'a>(ordinal: i32, sides: [Option<&(DeviceLedger<'a>, Lines<'a>)>; 2]) -> DeviceChange<'a> {
-    let mut lines: BTreeMap<Key<'a>, [Option<Line<'a>>; 2]> = BTreeMap::new();
-    for (nth, (_, of_side)) in sides.iter().enumerate().filter_map(|(nth, side)| Some((nth, (*side)?))) {
-        for (key, line) in of_side {
-            lines.entry(*key).or_default()[nth] = Some(line.clone());
-        }
-    }
-    let ledgers = sides.map(|side| side.map(|(ledger, _)| ledger));
-    let process = |ledger: Option<&DeviceLedger>| {
-        let lines = ledger.into_iter().flat_map(|ledger| &ledger.lines);
-        lines
-            .filter(|line| line.what.is_of_process())
-            .map(|line| line.bytes)
-            .sum()
-    };
-    DeviceChange {
-        ordinal,
-        name: ledgers[1].or(ledgers[0]).map_or("", |ledger| ledger.name),
-        lines: lines.into_iter().map(|(key, sides)| line_change(key, sides)).collect(),
-        process: ledgers.map(process),
-        unexplained: ledgers.map(|ledger| ledger?.unexplained),
-    }
 }
 
 fn line_change<'a>((what, of, category): Key<'a>, [before, after]: [Option<Line<'a>>; 2]) -> LineChange<'a> {

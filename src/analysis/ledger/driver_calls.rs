@@ -48,44 +48,36 @@ pub enum Purpose {
     Other,
 }
 
-/// The first prefix of a function's name decides, so longer ones come first.
-const PURPOSES: &[(&str, Purpose)] = &[
-    ("cuDevicePrimaryCtxRetain", Purpose::Context),
-    ("cuCtxCreate", Purpose::Context),
-    ("cuGLCtxCreate", Purpose::Context),
-    ("cuCtxSetLimit", Purpose::Limit),
-    ("cuGreenCtxStreamCreate", Purpose::Stream),
-    ("cuGreenCtx", Purpose::GreenContext),
-    ("cuCtxFromGreenCtx", Purpose::GreenContext),
-    ("cuStreamCreate", Purpose::Stream),
-    ("cuGraphInstantiate", Purpose::GraphExec),
-    ("cuGraphExec", Purpose::GraphExec),
-    ("cuGraphUpload", Purpose::GraphExec),
-    ("cuGraphAdd", Purpose::Load),
-    ("cuGraphKernelNode", Purpose::Load),
-    ("cuGraphLaunch", Purpose::GraphLaunch),
-    ("cuMemAllocAsync", Purpose::Pool),
-    ("cuMemAllocFromPoolAsync", Purpose::Pool),
-    ("cuMemAllocHost", Purpose::Host),
-    ("cuMemHost", Purpose::Host),
-    ("cuMemAllocManaged", Purpose::Other),
-    ("cuMemAlloc", Purpose::Linear),
-    ("cuMemCreate", Purpose::Physical),
-    ("cuArray", Purpose::Array),
-    ("cuMipmappedArray", Purpose::Array),
-    ("cuModule", Purpose::Load),
-    ("cuLibrary", Purpose::Load),
-    ("cuKernel", Purpose::Load),
-    ("cuFunc", Purpose::Load),
-    ("cuOccupancy", Purpose::Load),
-    ("cuLink", Purpose::Load),
-    ("cuLaunch", Purpose::Launch),
+/// The beginnings of functions' names. The longest decides.
+const PURPOSES: &[(Purpose, &str)] = &[
+    (Purpose::Context, "cuDevicePrimaryCtxRetain cuCtxCreate cuGLCtxCreate"),
+    (Purpose::Limit, "cuCtxSetLimit"),
+    (Purpose::Stream, "cuStreamCreate cuGreenCtxStreamCreate"),
+    (Purpose::GreenContext, "cuGreenCtx cuCtxFromGreenCtx"),
+    (Purpose::GraphExec, "cuGraphInstantiate cuGraphExec cuGraphUpload"),
+    (Purpose::GraphLaunch, "cuGraphLaunch"),
+    (Purpose::Linear, "cuMemAlloc"),
+    (Purpose::Physical, "cuMemCreate"),
+    (Purpose::Pool, "cuMemAllocAsync cuMemAllocFromPoolAsync"),
+    (Purpose::Array, "cuArray cuMipmappedArray"),
+    (Purpose::Host, "cuMemAllocHost cuMemHost"),
+    (
+        Purpose::Load,
+        "cuModule cuLibrary cuKernel cuFunc cuOccupancy cuLink cuGraphAdd cuGraphKernelNode",
+    ),
+    (Purpose::Launch, "cuLaunch"),
+    (Purpose::Other, "cuMemAllocManaged"),
 ];
 
 impl Purpose {
     fn of(function: &str) -> Purpose {
-        let known = PURPOSES.iter().find(|(prefix, _)| function.starts_with(prefix));
-        known.map_or(Purpose::Other, |(_, purpose)| *purpose)
+        let matching = PURPOSES.iter().flat_map(|(purpose, starts)| {
+            let matching = starts.split(' ').filter(|start| function.starts_with(start));
+            matching.map(|start| (start.len(), *purpose))
+        });
+        matching
+            .max_by_key(|(length, _)| *length)
+            .map_or(Purpose::Other, |(_, purpose)| purpose)
     }
 }
 

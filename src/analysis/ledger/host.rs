@@ -16,8 +16,8 @@ use crate::snapshot::Snapshot;
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HostLine {
     pub what: HostLineKind,
-    pub bytes: u64,
-    pub count: u64,
+    #[serde(flatten)]
+    pub tally: Tally,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -58,7 +58,5 @@ pub(super) fn lines(snapshot: &Snapshot, stacks: &CallStacks, groups: &Groups) -
         (HostLineKind::DriverOther, other),
     ];
     let lines = lines.into_iter().filter(|(_, tally)| tally.count > 0);
-    lines
-        .map(|(what, Tally { bytes, count })| HostLine { what, bytes, count })
-        .collect()
+    lines.map(|(what, tally)| HostLine { what, tally }).collect()
 }

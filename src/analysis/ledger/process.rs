@@ -30,7 +30,7 @@ mod sorted;
 
 pub use memory_pools::{MemoryPool, PoolOf};
 pub use parts::Part;
-use parts::{Parts, by_binary, by_site, part_of_site, site_of};
+use parts::{Parts, by_binary, by_site};
 use sorted::{DEVICE_HEAP, GivenBack, Sorted};
 
 /// The segments of one purpose when the process had most of a device.
@@ -70,12 +70,7 @@ pub struct ProcessSum {
 /// The process's lines of one device.
 pub(super) struct ProcessSide<'a> {
     pub lines: Vec<Line<'a>>,
-    pub bytes: i128,
-    pub segments: u64,
-    /// Bytes and time.
-    pub peak: (u64, u64),
-    pub at_peak: Vec<AtPeakOfProcess>,
-    pub imported: Tally,
+    pub sum: ProcessSum,
     /// Contexts that exist.
     pub contexts: u64,
     /// Their channels; `None` if the recording has none.
@@ -137,37 +132,46 @@ fn peak(snapshot: &Snapshot, device: usize) -> (u64, u64) {
         .unwrap_or_default()
 }
 
-impl<'a> ProcessSide<'a> {
-    /// `driver_bytes`: what the driver counts for the process.
-    pub fn sum(&self, driver_bytes: Option<u64>, snapshot: &Snapshot) -> ProcessSum {
+impl ProcessSum {
+    /// Of these segments. `driver_bytes`: what the driver counts for the process.
+    fn of(
+        snapshot: &Snapshot,
+        device: usize,
+        stacks: &CallStacks,
+        (taken, imported): (&[Segment], Tally),
+        driver_bytes: Option<u64>,
+    ) -> ProcessSum {
+        let (peak_bytes, peak_ns) = peak(snapshot, device);
         ProcessSum {
-            bytes: self.bytes,
-            segments: self.segments,
-            peak_bytes: self.peak.0,
-            peak_ns: self.peak.1,
+            bytes: sum(taken),
+            segments: count(taken),
+            peak_bytes,
+            peak_ns,
             is_peak: snapshot.segments.is_summed(),
-            at_peak: self.at_peak.clone(),
+            at_peak: at_peak(snapshot, device, stacks),
             driver_bytes,
-            difference: driver_bytes.map(|bytes| i128::from(bytes) - self.bytes),
+            difference: driver_bytes.map(|bytes| i128::from(bytes) - sum(taken)),
             lost_segments: snapshot.losses.lost_segments,
-            imported: self.imported,
+            imported,
         }
     }
+}
 
+impl<'a> ProcessSide<'a> {
     /// What the process had when it had most of the device. `None`: it is not known.
     pub fn at_peak(snapshot: &'a Snapshot, device: usize, stacks: &CallStacks<'a>) -> Option<ProcessSide<'a>> {
         let (taken, imported) = taken(snapshot, device, stacks);
         if taken.is_empty() {
             return None;
         }
-        let peak = peak(snapshot, device);
-        let contexts = contexts(snapshot, device, peak.1);
+        let sum_at_peak = ProcessSum::of(snapshot, device, stacks, (&taken, imported), None);
+        let contexts = contexts(snapshot, device, sum_at_peak.peak_ns);
         let mut lines = Vec::new();
         if taken.iter().all(|taken| taken.call.function.is_none()) {
             add_segments(&mut lines, LineKind::UnnamedCalls, &taken, true);
         } else {
             let has_graphs = snapshot.counters.iter().any(|counter| counter.kind == Kind::Graph);
-            let heaps = heaps(snapshot, device, peak.1, contexts);
+            let heaps = heaps(snapshot, device, sum_at_peak.peak_ns, contexts);
             let mut sorted = Sorted::new(&taken, contexts, has_graphs, heaps, &GivenBack::default());
             for (purpose, of) in [
                 (Purpose::Linear, "cuMemAlloc"),
@@ -187,21 +191,23 @@ impl<'a> ProcessSide<'a> {
         }
         Some(ProcessSide {
             lines,
-            bytes: sum(&taken),
-            segments: count(&taken),
-            peak,
-            at_peak: at_peak(snapshot, device, stacks),
-            imported,
+            sum: sum_at_peak,
             contexts,
             channels: None,
         })
     }
 
-    /// `None`: no segment of this device was recorded.
-    pub fn of(snapshot: &'a Snapshot, device: usize, stacks: &CallStacks<'a>) -> Option<ProcessSide<'a>> {
+    /// `driver_bytes`: what the driver counts for the process. `None`: no segment of this device was recorded.
+    pub fn of(
+        snapshot: &'a Snapshot,
+        device: usize,
+        stacks: &CallStacks<'a>,
+        driver_bytes: Option<u64>,
+    ) -> Option<ProcessSide<'a>> {
         let (taken, imported) = taken(snapshot, device, stacks);
-        let peak = peak(snapshot, device);
-        if taken.is_empty() && imported.count == 0 && peak.0 == 0 {
+        let of_process = ProcessSum::of(snapshot, device, stacks, (&taken, imported), driver_bytes);
+        let peak_bytes = of_process.peak_bytes;
+        if taken.is_empty() && imported.count == 0 && peak_bytes == 0 {
             return None;
         }
         let contexts = contexts(snapshot, device, snapshot.taken.at_ns);
@@ -212,11 +218,7 @@ impl<'a> ProcessSide<'a> {
         let mut lines = Vec::new();
         let side = |lines| ProcessSide {
             lines,
-            bytes: sum(&taken),
-            segments: count(&taken),
-            peak,
-            at_peak: at_peak(snapshot, device, stacks),
-            imported,
+            sum: of_process,
             contexts,
             channels: channels(snapshot, device),
         };
@@ -225,7 +227,7 @@ impl<'a> ProcessSide<'a> {
             let what = if rest >= 0 {
                 LineKind::UnnamedCalls
             } else if taken.is_empty()
-                && i128::from(peak.0) + rest >= 0
+                && i128::from(peak_bytes) + rest >= 0
                 && snapshot.process.state == ProcessState::Running
                 && snapshot.losses.lost_segments == 0
             {
@@ -285,7 +287,10 @@ fn driver_lines<'a>(
     objects: impl Fn(Kind) -> (u64, u64),
 ) {
     let local = std::mem::take(&mut sorted.local);
-    let mut parts: Vec<Part> = local.iter().map(|taken| part_of_site(taken)).collect();
+    let mut parts: Vec<Part> = local
+        .iter()
+        .flat_map(|taken| by_site(std::slice::from_ref(taken)))
+        .collect();
     if let ([part], [taken]) = (&mut parts[..], &local[..])
         && taken.call.purpose != Purpose::Context
     {
@@ -491,7 +496,7 @@ impl BlockSums {
         let pages = Pages::of(&mut self.linear);
         let mut parts = Parts::default();
         for (&number, kept) in &pages.kept {
-            let (name, place) = site_of(stacks.get(snapshot.allocations.at(number as usize).stack));
+            let (name, place) = stacks.get(snapshot.allocations.at(number as usize).stack).site_names();
             let tally = Tally::new(kept.free_bytes, 1);
             parts.add(name, place, None, tally, true);
         }

@@ -351,7 +351,7 @@ proptest! {
                 };
                 prop_assert_eq!(figures, by_definition(&events, phase, end, &sites, wanted), "{:?}", series);
             }
-            let left = Tally::total(chosen.left_behind.iter().map(|site| tally(site.bytes, site.count)));
+            let left = Tally::total(chosen.left_behind.iter().map(|site| site.tally));
             prop_assert_eq!(left, chosen.figures[0].left_behind);
         }
     }

@@ -280,20 +280,14 @@ impl Walk<'_> {
             let Some(figures) = &mut self.figures[start + number] else {
                 return;
             };
-            let since = |now: Tally, begin: Tally| {
-                Tally::new(
-                    now.bytes.saturating_sub(begin.bytes),
-                    now.count.saturating_sub(begin.count),
-                )
-            };
             figures.held_at_end = sum.held.max(0) as u64;
             let highest = sum.highest.partition_point(|&(begun, _)| begun <= phase);
             let highest = sum.highest.get(highest).map_or(0, |&(_, held)| held.max(0) as u64);
             figures.high_water = highest.max(figures.held_at_begin);
-            figures.allocated = since(sum.allocated.tally(), figures.allocated);
-            figures.freed = since(sum.freed.tally(), figures.freed);
+            figures.allocated = sum.allocated.tally().less(figures.allocated);
+            figures.freed = sum.freed.tally().less(figures.freed);
             figures.left_behind = self.by_phase[number].since(phase).tally();
-            figures.freed_within = since(figures.allocated, figures.left_behind);
+            figures.freed_within = figures.allocated.less(figures.left_behind);
         }
     }
 

@@ -212,7 +212,7 @@ impl Grown {
         for node in (1..self.tallies.len()).filter(|_| exact.is_some()) {
             let most = *side(&mut self.tallies[self.parents[node]]);
             let of_node = side(&mut self.tallies[node]);
-            *of_node = Tally::new(of_node.bytes.min(most.bytes), of_node.count.min(most.count));
+            *of_node = of_node.within(most);
         }
     }
 

@@ -171,8 +171,8 @@ pub(super) fn next(
         _ => return by_stack,
     }
     // Most of what there is to know is not in the recording.
-    let unknown = pools.iter().fold(0, |sum: u64, pool| sum.saturating_add(pool.bytes));
-    if unknown > totals.held.total().bytes
+    let unknown = Tally::total(pools.iter().map(|pool| pool.tally));
+    if unknown.bytes > totals.held.total().bytes
         && let Some(command) = recording_command(pools, &snapshot.process.command_line)
     {
         return command;

@@ -198,7 +198,7 @@ impl Exact {
         };
         let of_kinds = sum(&mut row.kinds.keys().map(|name| (*name).to_owned()));
         let of_places = sum(&mut row.devices.keys().cloned());
-        Tally::new(of_kinds.bytes.min(of_places.bytes), of_kinds.count.min(of_places.count))
+        of_kinds.within(of_places)
     }
 
     /// Lowers estimates to these sums, with all parts of a row.
@@ -206,8 +206,7 @@ impl Exact {
         for row in rows.iter_mut().filter(|row| row.estimated.is_some()) {
             // Records that hold no memory are no part of the sums.
             let from = Tally::new(row.bytes, row.count.saturating_sub(row.claims));
-            let most = self.most(row);
-            let to = Tally::new(from.bytes.min(most.bytes), from.count.min(most.count));
+            let to = from.within(self.most(row));
             if to == from {
                 continue;
             }
@@ -229,13 +228,8 @@ impl Exact {
                 .flat_map(BTreeMap::values_mut)
                 .for_each(lower);
             row.by_stack.iter_mut().for_each(|(_, tally, _)| lower(tally));
-            let stacks = row.stacks.iter_mut().map(|stack| (&mut stack.bytes, &mut stack.count));
-            let callers = row.callers.iter_mut().map(|of| (&mut of.bytes, &mut of.count));
-            for (bytes, count) in stacks.chain(callers) {
-                let mut tally = Tally::new(*bytes, *count);
-                lower(&mut tally);
-                (*bytes, *count) = (tally.bytes, tally.count);
-            }
+            row.stacks.iter_mut().for_each(|stack| lower(&mut stack.tally));
+            row.callers.iter_mut().for_each(|caller| lower(&mut caller.tally));
         }
     }
 }
@@ -352,7 +346,7 @@ fn row<'a>(
     row.threads = merge(threads, |thread| thread_name(snapshot, thread));
     row.stacks_in_all = per_stack.len();
     let mut ranked: Vec<_> = per_stack.into_iter().collect();
-    ranked.sort_by_key(|(fingerprint, (tally, ..))| (std::cmp::Reverse((tally.bytes, tally.count)), *fingerprint));
+    ranked.sort_by_key(|(fingerprint, (tally, ..))| (std::cmp::Reverse(*tally), *fingerprint));
     row.by_stack = ranked
         .into_iter()
         .map(|(_, (tally, stack, claims))| (stack, tally, claims))
@@ -364,9 +358,8 @@ fn row<'a>(
     }
     let kept = row.by_stack.iter().take(stacks_kept);
     row.stacks = kept
-        .map(|&(stack, Tally { bytes, count }, _)| RowStack {
-            bytes,
-            count,
+        .map(|&(stack, tally, _)| RowStack {
+            tally,
             stack: stacks.get(stack).clone(),
         })
         .collect();
@@ -377,10 +370,10 @@ fn row<'a>(
 /// nothing else.
 fn name_callers<'a>(row: &mut Row<'a>, blocks: Vec<(&CallStack<'a>, Tally)>) {
     let (shared, mut shares) = callers::shares(&blocks, true, |sum: &mut Tally, more| sum.join(more));
-    shares.sort_by_key(|(_, tally)| std::cmp::Reverse((tally.bytes, tally.count)));
+    shares.sort_by_key(|(_, tally)| std::cmp::Reverse(*tally));
     (row.shared_callers, row.callers_in_all) = (shared, shares.len());
     shares.truncate(CALLERS_KEPT);
-    let caller = |(caller, Tally { bytes, count })| RowCaller { bytes, count, caller };
+    let caller = |(caller, tally)| RowCaller { tally, caller };
     row.callers = shares.into_iter().map(caller).collect();
 }
 

@@ -254,7 +254,7 @@ fn a_site_with_two_stacks_is_one_row() {
     let snapshot = sample.finish(300, 0);
     let by_site = report(&snapshot);
     assert_eq!((by_site.rows.len(), by_site.rows[0].stacks_in_all), (1, 2));
-    assert_eq!(by_site.rows[0].stacks[0].bytes, 200);
+    assert_eq!(by_site.rows[0].stacks[0].tally.bytes, 200);
     let by_stack = Report::of(
         &snapshot,
         &Options {
@@ -394,7 +394,10 @@ fn callers_have_blocks_without_the_claims_beside_them() {
         sample.holds(Kind::Device, "cudaMalloc", 100, blocks_of_plan, plan);
         let snapshot = sample.finish(0, 0);
         let callers = report(&snapshot).rows[0].callers.clone();
-        callers.iter().map(|of| (of.bytes, of.count)).collect::<Vec<_>>()
+        callers
+            .iter()
+            .map(|of| (of.tally.bytes, of.tally.count))
+            .collect::<Vec<_>>()
     };
     assert_eq!(of(1), [(300, 3), (100, 1)]);
     assert_eq!(of(0), []);

@@ -130,11 +130,7 @@ pub(super) fn totals(snapshot: &Snapshot, stacks: &CallStacks, groups: &[&Group]
         totals.held.limit(&snapshot.counters);
     }
     totals.call_sites = sites.len();
-    for failed in &snapshot.failed {
-        let bytes = failed.bytes.saturating_mul(failed.count);
-        totals.failed.bytes = totals.failed.bytes.saturating_add(bytes);
-        totals.failed.count = totals.failed.count.saturating_add(failed.count);
-    }
+    totals.failed = Tally::total(snapshot.failed.iter().map(Tally::from));
     totals.allocated = sum(snapshot.counters.iter().map(|counter| counter.total_count));
     totals.freed = sum(snapshot.counters.iter().map(|counter| counter.freed_count));
     totals

@@ -8,65 +8,64 @@
 use super::{Frame, Role};
 use crate::analysis::function_name::plain;
 
-/// CUDA libraries by the prefix of their file names (`libcublasLt.so.13`).
+/// CUDA libraries, and the prefixes of their file names (`libcublasLt.so.13`).
 const LIBRARIES: &[(&str, &str)] = &[
-    ("libcublas", "cuBLAS"),
-    ("libnvblas", "cuBLAS"),
-    ("libcudnn", "cuDNN"),
-    ("libnccl", "NCCL"),
-    ("libnvshmem", "NVSHMEM"),
-    ("nvshmem_", "NVSHMEM"),
-    ("libcusparseLt", "cuSPARSELt"),
-    ("libcusparse", "cuSPARSE"),
-    ("libcusolver", "cuSOLVER"),
-    ("libcufft", "cuFFT"),
-    ("libcurand", "cuRAND"),
-    ("libcutensornet", "cuQuantum"),
-    ("libcustatevec", "cuQuantum"),
-    ("libcutensor", "cuTENSOR"),
-    ("libcudss", "cuDSS"),
-    ("libcufile", "cuFile"),
-    ("libcupti", "CUPTI"),
-    ("libnvinfer", "TensorRT"),
-    ("libnvjpeg", "nvJPEG"),
-    ("libnvjpeg2k", "nvJPEG2000"),
-    ("libnvcomp", "nvCOMP"),
-    ("libnvrtc", "NVRTC"),
-    ("libnvJitLink", "nvJitLink"),
-    ("libnpp", "NPP"),
-    ("libuct_cuda", "UCX"),
-    ("libucm_cuda", "UCX"),
-    ("libucp", "UCX"),
-    ("libmpi", "MPI"),
+    ("cuBLAS", "libcublas libnvblas"),
+    ("cuDNN", "libcudnn"),
+    ("NCCL", "libnccl"),
+    ("NVSHMEM", "libnvshmem nvshmem_"),
+    ("cuSPARSELt", "libcusparseLt"),
+    ("cuSPARSE", "libcusparse"),
+    ("cuSOLVER", "libcusolver"),
+    ("cuFFT", "libcufft"),
+    ("cuRAND", "libcurand"),
+    ("cuQuantum", "libcutensornet libcustatevec"),
+    ("cuTENSOR", "libcutensor"),
+    ("cuDSS", "libcudss"),
+    ("cuFile", "libcufile"),
+    ("CUPTI", "libcupti"),
+    ("TensorRT", "libnvinfer"),
+    ("nvJPEG", "libnvjpeg"),
+    ("nvJPEG2000", "libnvjpeg2k"),
+    ("nvCOMP", "libnvcomp"),
+    ("NVRTC", "libnvrtc"),
+    ("nvJitLink", "libnvJitLink"),
+    ("NPP", "libnpp"),
+    ("UCX", "libuct_cuda libucm_cuda libucp"),
+    ("MPI", "libmpi"),
 ];
 
+/// The longest prefix decides.
 pub(super) fn library_of_module(module: &str) -> Option<&'static str> {
-    let matching = LIBRARIES.iter().filter(|(start, _)| module.starts_with(start));
-    matching.max_by_key(|(start, _)| start.len()).map(|(_, name)| *name)
+    let starts = LIBRARIES.iter().flat_map(|(name, starts)| {
+        let matching = starts.split_whitespace().filter(|start| module.starts_with(start));
+        matching.map(|start| (start.len(), *name))
+    });
+    starts.max_by_key(|(length, _)| *length).map(|(_, name)| name)
 }
 
-/// Prefixes of the functions of CUDA libraries, for libraries that are linked statically into another module.
+/// The prefixes of the functions of CUDA libraries, for libraries that are linked statically into another module.
 const FUNCTIONS: &[(&str, &str)] = &[
-    ("cublasLt", "cuBLAS"),
-    ("cublas", "cuBLAS"),
-    ("cudnn", "cuDNN"),
-    ("nccl", "NCCL"),
-    ("pnccl", "NCCL"),
-    ("nvshmemi_", "NVSHMEM"),
-    ("nvshmem_", "NVSHMEM"),
-    ("nvshmemx_", "NVSHMEM"),
-    ("cusparse", "cuSPARSE"),
-    ("cusolver", "cuSOLVER"),
-    ("cufft", "cuFFT"),
-    ("curand", "cuRAND"),
+    ("cuBLAS", "cublasLt cublas"),
+    ("cuDNN", "cudnn"),
+    ("NCCL", "nccl pnccl"),
+    ("NVSHMEM", "nvshmemi_ nvshmem_ nvshmemx_"),
+    ("cuSPARSE", "cusparse"),
+    ("cuSOLVER", "cusolver"),
+    ("cuFFT", "cufft"),
+    ("cuRAND", "curand"),
 ];
 
 /// Accepts `cublasCreate_v2`, but not a user's `cublas_helper`.
 pub(super) fn library_of_function(name: &str) -> Option<&'static str> {
-    FUNCTIONS.iter().find_map(|(start, library)| {
-        let behind = name.strip_prefix(start)?;
-        (start.ends_with('_') || behind.starts_with(|c: char| c.is_ascii_uppercase())).then_some(*library)
-    })
+    let is_of = |start: &str| {
+        let behind = name.strip_prefix(start);
+        behind.is_some_and(|behind| start.ends_with('_') || behind.starts_with(|c: char| c.is_ascii_uppercase()))
+    };
+    let found = FUNCTIONS
+        .iter()
+        .find(|(_, starts)| starts.split_whitespace().any(is_of));
+    found.map(|(library, _)| *library)
 }
 
 /// The library that requested the memory, by the first frame outside cudart and the driver.
@@ -85,55 +84,40 @@ pub(super) fn library(frames: &[Frame]) -> Option<&'static str> {
 }
 
 /// Names that compilers and the loader give to code that constructs static objects.
-const STATIC_CONSTRUCTORS: &[&str] = &[
-    "_GLOBAL__sub_I_",
-    "_GLOBAL__I_",
-    "__static_initialization_and_destruction_",
-    "__cxx_global_var_init",
-    "__libc_csu_init",
-    "call_init",
-];
+const STATIC_CONSTRUCTORS: &str = "\
+    _GLOBAL__sub_I_ _GLOBAL__I_ __static_initialization_and_destruction_ __cxx_global_var_init __libc_csu_init call_init";
 
 pub(super) fn is_static_constructor(frame: &Frame) -> bool {
     let name = frame.function.unwrap_or_default();
-    STATIC_CONSTRUCTORS.iter().any(|start| name.starts_with(start))
-}
-
-/// A caching allocator: a part of its functions' names, a part of their module's path if the name is ambiguous, and its
-/// owner. Only the caching part of an allocator is listed: PyTorch's without caching and XLA's others keep no memory.
-struct Cache {
-    function: &'static str,
-    module: &'static str,
-    owner: &'static str,
-}
-
-const fn cache(function: &'static str, module: &'static str, owner: &'static str) -> Cache {
-    Cache {
-        function,
-        module,
-        owner,
-    }
+    STATIC_CONSTRUCTORS
+        .split_whitespace()
+        .any(|start| name.starts_with(start))
 }
 
 pub const PYTORCH: &str = "PyTorch";
 pub const XLA: &str = "XLA";
 
-const CACHES: &[Cache] = &[
-    cache("::DeviceCachingAllocator::", "", PYTORCH),
-    cache("CachingHostAllocator", "", PYTORCH),
-    cache("BFCAllocator", "tensorflow", "TensorFlow"),
-    cache("BFCAllocator", "onnxruntime", "ONNX Runtime"),
-    cache("BFCArena", "onnxruntime", "ONNX Runtime"),
-    cache("BFCAllocator", "", XLA),
-    cache("MemoryPool", "cupy/cuda/memory", "CuPy"),
-    cache("rmm::mr::pool_memory_resource", "", "RMM"),
-    cache("rmm::mr::arena_memory_resource", "", "RMM"),
-    cache("rmm::mr::fixed_size_memory_resource", "", "RMM"),
+/// Caching allocators: a part of their functions' names, a part of their module's path if the name is ambiguous, and their owner. Only
+/// the caching part of an allocator is listed: PyTorch's without caching and XLA's others keep no memory.
+const CACHES: &[(&str, &str, &str)] = &[
+    ("::DeviceCachingAllocator::", "", PYTORCH),
+    ("CachingHostAllocator", "", PYTORCH),
+    ("BFCAllocator", "tensorflow", "TensorFlow"),
+    ("BFCAllocator", "onnxruntime", "ONNX Runtime"),
+    ("BFCArena", "onnxruntime", "ONNX Runtime"),
+    ("BFCAllocator", "", XLA),
+    ("MemoryPool", CUPY, "CuPy"),
+    ("rmm::mr::pool_memory_resource", "", "RMM"),
+    ("rmm::mr::arena_memory_resource", "", "RMM"),
+    ("rmm::mr::fixed_size_memory_resource", "", "RMM"),
     // Since 2026 these are handles of the classes that have the memory.
-    cache("rmm::mr::detail::pool_memory_resource_impl", "", "RMM"),
-    cache("rmm::mr::detail::arena_memory_resource_impl", "", "RMM"),
-    cache("rmm::mr::detail::fixed_size_memory_resource_impl", "", "RMM"),
+    ("rmm::mr::detail::pool_memory_resource_impl", "", "RMM"),
+    ("rmm::mr::detail::arena_memory_resource_impl", "", "RMM"),
+    ("rmm::mr::detail::fixed_size_memory_resource_impl", "", "RMM"),
 ];
+
+/// CuPy's compiled module contains only its allocator.
+const CUPY: &str = "cupy/cuda/memory";
 
 /// The owner of the caching allocator that a frame belongs to. A recording is often read where the program's libraries
 /// are missing, so frames have no names. The module decides then, if what it did is known.
@@ -144,18 +128,16 @@ pub(super) fn caching_allocator(frame: &Frame, tensors_recorded: bool) -> Option
     let Some(function) = frame.function else {
         return by_module(frame, tensors_recorded);
     };
-    let cache = CACHES
-        .iter()
-        .find(|cache| function.contains(cache.function) && frame.module.contains(cache.module))?;
-    Some(cache.owner)
+    let of_function =
+        |(part, module, _): &&(&str, &str, &str)| function.contains(part) && frame.module.contains(module);
+    CACHES.iter().find(of_function).map(|(.., owner)| *owner)
 }
 
 fn by_module(frame: &Frame, tensors_recorded: bool) -> Option<&'static str> {
-    // CuPy's compiled module contains only its allocator.
-    let cupy = CACHES
-        .iter()
-        .find(|cache| cache.module.starts_with("cupy/") && frame.module.contains(cache.module));
     // Without caching, PyTorch's module allocates from CUDA for each tensor, but then no tensors are recorded.
     let pytorch = || tensors_recorded && frame.module_name().starts_with("libc10_cuda");
-    cupy.map(|cache| cache.owner).or_else(|| pytorch().then_some(PYTORCH))
+    match frame.module.contains(CUPY) {
+        true => Some("CuPy"),
+        false => pytorch().then_some(PYTORCH),
+    }
 }

@@ -13,7 +13,7 @@ pub(super) fn role(function: &str, file: &str) -> Role {
         Role::Runtime
     } else if is_users(file) {
         Role::User
-    } else if PASSES_ON.contains(&function) {
+    } else if PASSES_ON.split_whitespace().any(|known| known == function) {
         Role::Framework
     } else {
         Role::Library
@@ -26,12 +26,7 @@ pub(super) fn is_users_wrapper(frame: &Frame) -> bool {
 }
 
 /// Package code without information for the reader: each `module(x)` calls it before `forward`.
-const PASSES_ON: &[&str] = &[
-    "Module._wrapped_call_impl",
-    "Module._call_impl",
-    "_wrapped_call_impl",
-    "_call_impl",
-];
+const PASSES_ON: &str = "Module._wrapped_call_impl Module._call_impl _wrapped_call_impl _call_impl";
 
 fn is_users(file: &str) -> bool {
     !(in_package(file) || in_standard_library(file) || generated(file))
@@ -56,15 +51,9 @@ fn in_standard_library(file: &str) -> bool {
 /// Code that a program generated: `<frozen runpy>`, `<eval_with_key>.7`, output of `torch.compile`. Some names in
 /// brackets are the user's: a command line, a prompt, a notebook cell; and what the program said about memory (in snapshots of PyTorch).
 fn generated(file: &str) -> bool {
-    let typed = [
-        "<string>",
-        "<stdin>",
-        "<ipython-input-",
-        "<python-input-",
-        "<console>",
-        "<metadata>",
-    ];
-    (file.starts_with('<') && !typed.iter().any(|start| file.starts_with(start))) || file.contains("/torchinductor_")
+    const TYPED: &str = "<string> <stdin> <ipython-input- <python-input- <console> <metadata>";
+    let is_typed = || TYPED.split_whitespace().any(|start| file.starts_with(start));
+    (file.starts_with('<') && !is_typed()) || file.contains("/torchinductor_")
 }
 
 /// The package that a file lies in: `torch` of `…/site-packages/torch/lib/libtorch.so`.

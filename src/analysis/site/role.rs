@@ -96,13 +96,9 @@ fn by_lists(frame: &Frame) -> Role {
 
 /// Functions of frameworks' allocators, which request memory for every caller in the same way.
 fn is_inside_allocator(name: &str) -> bool {
-    const ALLOCATORS: &[&str] = &[
-        "c10::cuda::CUDACachingAllocator::",
-        "CachingHostAllocator",
-        "::BFCAllocator::",
-        "onnxruntime::BFCArena::",
-    ];
-    ALLOCATORS.iter().any(|part| name.contains(part))
+    const ALLOCATORS: &str = "\
+        c10::cuda::CUDACachingAllocator:: CachingHostAllocator ::BFCAllocator:: onnxruntime::BFCArena::";
+    ALLOCATORS.split_whitespace().any(|part| name.contains(part))
 }
 
 /// Whether a function is an operator of PyTorch's backward pass. It tells what requested the memory, for the line that called
@@ -118,68 +114,29 @@ pub(super) fn short(function: &str) -> &str {
     operator.map_or(function, |(operator, _)| operator)
 }
 
-fn starts_with_any(text: &str, starts: &[&str]) -> bool {
-    starts.iter().any(|start| text.starts_with(start))
+/// Whether a text starts with one of these words.
+fn starts_with_any(text: &str, words: &str) -> bool {
+    words.split_whitespace().any(|start| text.starts_with(start))
 }
 
 /// The CUDA driver, its runtime and culeak, by the prefix of the file name.
-const RUNTIME_MODULES: &[&str] = &[
-    "libcuda.so",
-    "libcudart.so",
-    "libcudart-",
-    "libculeak",
-    "libnvidia-",
-    "libcudadebugger",
-];
+const RUNTIME_MODULES: &str = "libcuda.so libcudart.so libcudart- libculeak libnvidia- libcudadebugger";
 
 /// Frameworks, by the prefixes of their libraries' file names.
-const FRAMEWORK_MODULES: &[&str] = &[
-    "libtorch",
-    "libc10",
-    "libcaffe2",
-    "libshm.so",
-    "libaoti_",
-    "xla_cuda_plugin",
-    "xla_extension",
-    "libjax_common",
-    "pjrt_c_api_gpu_plugin",
-    "libtensorflow",
-    "_pywrap_tensorflow",
-    "libonnxruntime",
-    "librmm.so",
-    "libtriton",
-];
+const FRAMEWORK_MODULES: &str = "\
+    libtorch libc10 libcaffe2 libshm.so libaoti_ xla_cuda_plugin xla_extension libjax_common \
+    pjrt_c_api_gpu_plugin libtensorflow _pywrap_tensorflow libonnxruntime librmm.so libtriton";
 
 /// Frameworks, by the Python package that contains their compiled parts.
-const FRAMEWORK_PACKAGES: &[&str] = &[
-    "torch",
-    "torchvision",
-    "torchaudio",
-    "functorch",
-    "cupy",
-    "cupy_backends",
-    "jaxlib",
-    "jax_plugins",
-    "jax_cuda12_plugin",
-    "jax_cuda13_plugin",
-    "numba",
-    "numba_cuda",
-    "llvmlite",
-    "triton",
-    "cuda",
-    "rmm",
-    "cudf",
-    "pylibraft",
-    "tensorflow",
-    "onnxruntime",
-    "nvidia",
-    "numpy",
-];
+const FRAMEWORK_PACKAGES: &str = "\
+    torch torchvision torchaudio functorch cupy cupy_backends jaxlib jax_plugins jax_cuda12_plugin \
+    jax_cuda13_plugin numba numba_cuda llvmlite triton cuda rmm cudf pylibraft tensorflow onnxruntime nvidia \
+    numpy";
 
 fn is_framework(module: &str) -> bool {
     let package = python::package_of(module);
     starts_with_any(file_name(module), FRAMEWORK_MODULES)
-        || package.is_some_and(|package| FRAMEWORK_PACKAGES.contains(&package))
+        || package.is_some_and(|package| FRAMEWORK_PACKAGES.split_whitespace().any(|known| known == package))
 }
 
 /// Whether a file is of CUDA, of a framework or of another package of Python, and so no part of the program itself.
@@ -191,24 +148,9 @@ pub(in crate::analysis) fn is_library_module(path: &str) -> bool {
 }
 
 /// Name spaces of frameworks, for their templates and generated code in other modules.
-const FRAMEWORK_FUNCTIONS: &[&str] = &[
-    "c10::",
-    "at::",
-    "torch::",
-    "caffe2::",
-    "pybind11::",
-    "nanobind::",
-    "THPVariable_",
-    "THPFunction_",
-    "THPModule_",
-    "THPEngine_",
-    "xla::",
-    "tsl::",
-    "stream_executor::",
-    "pjrt::",
-    "tensorflow::",
-    "__pyx_",
-];
+const FRAMEWORK_FUNCTIONS: &str = "\
+    c10:: at:: torch:: caffe2:: pybind11:: nanobind:: THPVariable_ THPFunction_ THPModule_ THPEngine_ xla:: \
+    tsl:: stream_executor:: pjrt:: tensorflow:: __pyx_";
 
 fn is_framework_function(name: &str) -> bool {
     starts_with_any(name, FRAMEWORK_FUNCTIONS)
@@ -220,73 +162,30 @@ fn is_interpreter(module: &str) -> bool {
         let version = version.trim_end_matches(['t', 'd', 'm', 'u']);
         version.chars().all(|c| c.is_ascii_digit() || c == '.')
     });
-    executable
-        || starts_with_any(
-            module,
-            &["libpython3", "_ctypes.", "libffi.so", "libffi-", "_cffi_backend."],
-        )
+    executable || starts_with_any(module, "libpython3 _ctypes. libffi.so libffi- _cffi_backend.")
 }
 
 /// Functions of an interpreter that is linked into the program.
 fn is_interpreter_function(name: &str) -> bool {
-    starts_with_any(
-        name,
-        &[
-            "_PyEval_",
-            "_PyObject_",
-            "_PyFunction_",
-            "PyObject_",
-            "PyEval_",
-            "PyRun_",
-            "Py_RunMain",
-            "Py_BytesMain",
-            "pymain_",
-            "PyVectorcall_",
-        ],
-    ) || matches!(
-        name,
-        "method_vectorcall"
-            | "slot_tp_call"
-            | "slot_tp_init"
-            | "type_call"
-            | "cfunction_call"
-            | "run_mod"
-            | "run_eval_code_obj"
-    )
+    const STARTS: &str = "\
+        _PyEval_ _PyObject_ _PyFunction_ PyObject_ PyEval_ PyRun_ Py_RunMain Py_BytesMain pymain_ PyVectorcall_";
+    const NAMES: &str =
+        "method_vectorcall slot_tp_call slot_tp_init type_call cfunction_call run_mod run_eval_code_obj";
+    starts_with_any(name, STARTS) || NAMES.split_whitespace().any(|known| known == name)
 }
 
 /// Name spaces of generic code that requests memory for its caller.
-const WRAPPERS: &[&str] = &[
-    "thrust::",
-    "cub::",
-    "cuda::",
-    "rmm::",
-    "culeak::rmm_adaptor::",
-    "std::",
-    "__gnu_cxx::",
-    "core::",
-    "alloc::",
-    "cudarc::",
-    "cust::",
-    "operator new",
-];
+const WRAPPERS: &str = "\
+    thrust:: cub:: cuda:: rmm:: culeak::rmm_adaptor:: std:: __gnu_cxx:: core:: alloc:: cudarc:: cust::";
 
 fn is_wrapper(name: &str) -> bool {
-    starts_with_any(name.strip_prefix('<').unwrap_or(name), WRAPPERS)
+    name.starts_with("operator new") || starts_with_any(name.strip_prefix('<').unwrap_or(name), WRAPPERS)
 }
 
 /// Sources of the standard libraries. DWARF often names functions inlined from there without their name space.
 fn is_library_source(file: &str) -> bool {
-    [
-        "/include/c++/",
-        "/c++/v1/",
-        "/rustc/",
-        "/include/thrust/",
-        "/include/cub/",
-        "/include/cuda/std/",
-    ]
-    .iter()
-    .any(|part| file.contains(part))
+    const FOLDERS: &str = "/include/c++/ /c++/v1/ /rustc/ /include/thrust/ /include/cub/ /include/cuda/std/";
+    FOLDERS.split_whitespace().any(|folder| file.contains(folder))
 }
 
 /// A CUDA function, or its typed overload in a CUDA header, but not a user's function of that name.
@@ -296,7 +195,7 @@ fn is_cuda_call(name: &str, file: Option<&str>) -> bool {
 
 /// Internal names of the statically linked runtime.
 fn is_static_cudart(name: &str) -> bool {
-    starts_with_any(name, &["cudart::", "libcudart_static_", "__cudart"])
+    starts_with_any(name, "cudart:: libcudart_static_ __cudart")
 }
 
 /// Functions of a statically linked runtime that culeak does not hook (`cudaGraphInstantiate`, `cudaSetDevice`): such a function

@@ -6,7 +6,7 @@ use super::{CallStack, Fingerprint, Frame, NO_STACK, Role};
 use crate::analysis::function_name::plain;
 
 /// A call site as text.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Site {
     /// The function, or module and offset.
@@ -34,7 +34,7 @@ pub struct Site {
     pub stack: Vec<SiteFrame>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SiteFrame {
     pub function: String,

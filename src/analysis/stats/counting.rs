@@ -5,10 +5,10 @@
 
 use foldhash::HashMap;
 
-use super::{Bucket, LEFT_OUT, Rows, SECOND, Sums};
+use super::{Bucket, OfSite, Rows, SECOND, Sums};
 use crate::timeline::{Event, Op};
 
-/// The class of a block's site ([`Rows::class_of`]), and its address.
+/// The class of a block's site ([`OfSite::class`]), and its address.
 type BlockPlace = (u32, u64);
 
 /// Sums while events are counted.
@@ -127,7 +127,7 @@ pub(super) struct Counting {
 }
 
 struct LastFreed {
-    row: u32,
+    row: Option<u32>,
     bytes: u64,
 }
 
@@ -142,16 +142,16 @@ impl Counting {
 
     /// The sums in which events of a row count.
     #[inline]
-    fn counts(&mut self, row: u32, site: u32, rows: &Rows) -> impl Iterator<Item = &mut Counts> {
-        let of_row = self.rows.get_mut(row as usize);
-        let total = &mut self.totals[usize::from(rows.within[site as usize])];
+    fn counts(&mut self, of: OfSite) -> impl Iterator<Item = &mut Counts> {
+        let of_row = of.row.map(|row| &mut self.rows[row as usize]);
+        let total = &mut self.totals[usize::from(of.within)];
         of_row.map(|row| [row, total]).into_iter().flatten()
     }
 
     #[inline]
     pub fn count(&mut self, event: &Event, rows: &Rows) {
-        let row = rows.of_site[event.site as usize];
-        let place = (rows.class_of[event.site as usize], event.address);
+        let of = rows.of_site[event.site as usize];
+        let place = (of.class, event.address);
         match event.op {
             Op::Allocated | Op::Restored => {
                 // Also if the filter leaves it out: the thread did allocate.
@@ -163,21 +163,21 @@ impl Counting {
                     }
                     self.last_blocks.insert(place, thread);
                 }
-                let same = |last: &LastFreed| last.bytes == event.bytes && last.row == row;
-                let reused = row != LEFT_OUT && self.freed.get(&place).is_some_and(same);
-                if row != LEFT_OUT {
+                let same = |last: &LastFreed| last.bytes == event.bytes && last.row == of.row;
+                let reused = of.row.is_some() && self.freed.get(&place).is_some_and(same);
+                if of.row.is_some() {
                     *self.by_site.entry(event.site).or_default() += 1;
                 }
                 let second = event.time_ns.saturating_sub(self.from_ns) / SECOND;
-                for counts in self.counts(row, event.site, rows) {
+                for counts in self.counts(of) {
                     counts.allocated(event, reused, second);
                 }
             }
             Op::Freed => {
                 let temporary = self.last_blocks.remove(&place).is_some();
                 let bytes = event.bytes;
-                self.freed.insert(place, LastFreed { row, bytes });
-                for counts in self.counts(row, event.site, rows) {
+                self.freed.insert(place, LastFreed { row: of.row, bytes });
+                for counts in self.counts(of) {
                     counts.freed(bytes, event.lifetime_ns, temporary);
                 }
             }

@@ -13,19 +13,15 @@ pub(super) fn sentence(row: &Row, points: &[Point], against: Against) -> String 
     };
     let steps = evidence.steps;
     let of_steps = format!("{} of {} steps", steps.up, steps.up + steps.down + steps.same);
+    let since = evidence
+        .since
+        .map(|at| format!(" since {}", start(at, points, against)));
+    let since = since.unwrap_or_default();
     let pace = pace(row, against);
     let shown = row.shown();
     let (least, most) = (row.amount(shown.least), row.amount(shown.most));
     let mut text = match row.class {
-        Class::Growing => {
-            let since = evidence
-                .since
-                .map(|at| format!(" since {}", start(at, points, against)));
-            format!(
-                "{who} has grown in {of_steps} by {pace}{} and has not slowed",
-                since.unwrap_or_default()
-            )
-        }
+        Class::Growing => format!("{who} has grown in {of_steps} by {pace}{since} and has not slowed"),
         Class::FreedOnlyAtExit => {
             let left = evidence.at_end.unwrap_or_default();
             let freed = match row.judged_by {
@@ -37,14 +33,8 @@ pub(super) fn sentence(row: &Row, points: &[Point], against: Against) -> String 
         }
         Class::Slowing => format!("{who} has grown in {of_steps} by {pace}, but more and more slowly"),
         Class::GrewThenBounded => {
-            let since = evidence
-                .since
-                .map(|at| format!(" since {}", start(at, points, against)));
             let (first, last) = (row.amount(shown.first), row.amount(shown.last));
-            format!(
-                "{who} grew from {first} to {last} and has stayed there{}",
-                since.unwrap_or_default()
-            )
+            format!("{who} grew from {first} to {last} and has stayed there{since}")
         }
         Class::Periodic => {
             let every = evidence

@@ -69,8 +69,7 @@ pub(super) fn trend(facts: &Facts, options: &Options) -> Trend {
         points_needed: POINTS_NEEDED,
         too_few: segments.iter().all(|segment| segment.running.len() < POINTS_NEEDED),
         no_marks: against == Against::Marks && segments.iter().all(|segment| passes_no_mark(segment, &points)),
-        too_few_marks: against == Against::Marks
-            && (segments.iter()).all(|segment| compared(segment, &points, against).len() < POINTS_NEEDED),
+        too_few_marks: against == Against::Marks && short_processes == segments.len(),
         short_processes,
         unjudged: Vec::new(),
         hidden_rows: 0,
@@ -111,6 +110,7 @@ fn processes(instants: &[Instant]) -> Vec<ProcessSpan> {
     let groups = instants.chunk_by(|a, b| a.process == b.process);
     let span = |group: &[Instant]| ProcessSpan {
         process: group[0].process.clone(),
+        member: group[0].member.clone(),
         finished: group.iter().any(|summary| summary.at_end),
         points: group.len(),
     };
@@ -152,18 +152,17 @@ fn segments(points: &[Point], against: Against) -> Vec<Segment> {
             at_end: None,
         }];
     }
-    let mut segments = Vec::new();
-    let mut start = 0;
-    for group in points.chunk_by(|a, b| a.process == b.process) {
-        let end = start + group.len();
-        let finished = group.last().is_some_and(|last| last.at_end);
-        segments.push(Segment {
-            running: start..end - usize::from(finished),
-            at_end: finished.then(|| end - 1),
-        });
-        start = end;
-    }
-    segments
+    let mut end = 0;
+    let of_process = |group: &[Point]| {
+        let start = end;
+        end += group.len();
+        let at_end = group.last().filter(|last| last.at_end).map(|_| end - 1);
+        Segment {
+            running: start..at_end.unwrap_or(end),
+            at_end,
+        }
+    };
+    points.chunk_by(|a, b| a.process == b.process).map(of_process).collect()
 }
 
 /// All sites in order of appearance, with a value for each point.
@@ -225,32 +224,24 @@ fn row(
     against: Against,
     devices: &[DeviceTrend],
 ) -> Row {
-    let Collected {
-        site,
-        device,
-        series,
-        is_estimate,
-    } = collected;
-    let site = facts.sites.text(site).clone();
-    let device = device.map(|device| facts.devices[device as usize].clone());
-    let bytes = of_all_processes(&series.bytes, segments, points, against);
-    let count = of_all_processes(&series.counts, segments, points, against);
+    let (site, series) = (facts.sites.text(collected.site).clone(), collected.series);
+    let device = collected.device.map(|device| facts.devices[device as usize].clone());
+    let (bytes, of_bytes) = of_all_processes(&series.bytes, segments, points, against);
+    let (count, of_counts) = of_all_processes(&series.counts, segments, points, against);
     // If blocks have many sizes, their number may show growth that the bytes hide.
-    let hidden = count.evidence.class.is_growth() && !bytes.evidence.class.is_growth() && bytes.evidence.pace > 0.0;
-    let by_count = hidden || site.object.is_some();
-    let (judged_by, chosen) = match by_count {
-        true => (Measure::Count, &count),
-        false => (Measure::Bytes, &bytes),
+    let hidden = count.class.is_growth() && !bytes.class.is_growth() && bytes.pace > 0.0;
+    let (judged_by, chosen, [agreeing, judged]) = match hidden || site.object.is_some() {
+        true => (Measure::Count, &count, of_counts),
+        false => (Measure::Bytes, &bytes, of_bytes),
     };
-    let (class, confidence) = (chosen.evidence.class, chosen.evidence.confidence);
-    let (agreeing, judged) = (chosen.agreeing, chosen.judged);
+    let (class, confidence) = (chosen.class, chosen.confidence);
     let shown = if site.object.is_some() { &count } else { &bytes };
-    let gained = shown.evidence.last.abs_diff(shown.evidence.first);
+    let gained = shown.last.abs_diff(shown.first);
     let full_after = device
         .as_ref()
         .filter(|_| class.is_growth())
         .and_then(|label| devices.iter().find(|device| device.label == *label))
-        .and_then(|device| device.after(bytes.evidence.pace));
+        .and_then(|device| device.after(bytes.pace));
     let mut row = Row {
         class,
         judged_by,
@@ -258,11 +249,11 @@ fn row(
         score: confidence * gained as f64,
         agreeing,
         judged,
-        bytes: bytes.evidence,
-        count: count.evidence,
+        bytes,
+        count,
         device,
         full_after,
-        is_estimate,
+        is_estimate: collected.is_estimate,
         sentence: String::new(),
         series,
         site,
@@ -271,15 +262,14 @@ fn row(
     row
 }
 
-struct Judged {
-    evidence: Evidence,
-    agreeing: usize,
-    judged: usize,
-}
-
 /// Judges one series in each process. The result is that of a process in which it grows, else of any; of those, of the one with most
-/// points; among several, of the last.
-fn of_all_processes(series: &[u64], segments: &[Segment], points: &[Point], against: Against) -> Judged {
+/// points; among several, of the last. Also the number of judged processes with this class, and of all judged ones.
+fn of_all_processes(
+    series: &[u64],
+    segments: &[Segment],
+    points: &[Point],
+    against: Against,
+) -> (Evidence, [usize; 2]) {
     let of_segment = |segment: &Segment| {
         let evidence = of_one_process(series, segment, points, against);
         (segment.running.len(), evidence)
@@ -290,11 +280,8 @@ fn of_all_processes(series: &[u64], segments: &[Segment], points: &[Point], agai
     let rank = |of: &(usize, Evidence)| (of.0 >= POINTS_NEEDED && of.1.class.is_growth(), of.0);
     let shown = each.into_iter().max_by_key(rank);
     let (_, evidence) = shown.expect("summaries have at least one process");
-    Judged {
-        agreeing: classes.iter().filter(|&&class| class == evidence.class).count(),
-        judged: classes.len(),
-        evidence,
-    }
+    let agreeing = classes.iter().filter(|&&class| class == evidence.class).count();
+    (evidence, [agreeing, classes.len()])
 }
 
 fn of_one_process(series: &[u64], segment: &Segment, points: &[Point], against: Against) -> Evidence {

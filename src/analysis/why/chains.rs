@@ -6,7 +6,8 @@
 use std::collections::HashMap;
 
 use super::retained::largest;
-use super::{Options, Retained, largest_first};
+use super::words::shortened;
+use super::{Options, Retained};
 use crate::analysis::preorder::preorder;
 use crate::analysis::words::count;
 
@@ -47,8 +48,12 @@ fn merged(tree: Vec<Retained>) -> Vec<Retained> {
             row_of.push(around);
             continue;
         }
-        let name = bounded(runs.iter().map(Run::text).collect());
-        let also: Vec<String> = node.also.iter().cloned().map(bounded).collect();
+        let name = shortened(runs.iter().map(Run::text).collect(), NAME_SHOWN);
+        let also: Vec<String> = node
+            .also
+            .iter()
+            .map(|also| shortened(also.clone(), NAME_SHOWN))
+            .collect();
         let key = (parent, name.clone(), also.clone(), node.is_shared());
         let (first, members) = siblings.entry(key).or_insert((rows.len(), 0));
         *members += 1;
@@ -77,7 +82,7 @@ fn in_order(rows: Vec<Retained>, options: &Options) -> Vec<Retained> {
     let freeing = freeing.filter(|&(nth, _)| rows[nth].tally.count > 0 || rows[nth].host_bytes > 0);
     let by_size = |a: &Retained, b: &Retained| match options.host {
         true => options.size(b).cmp(&options.size(a)),
-        false => largest_first(a.tally, b.tally),
+        false => b.tally.cmp(&a.tally),
     };
     let order = preorder(freeing, usize::MAX, |a, b| by_size(&rows[a], &rows[b]).then(a.cmp(&b)));
     let in_place = order.into_iter().map(|row| Retained {
@@ -131,15 +136,4 @@ fn runs(name: &str) -> Vec<Run<'_>> {
         at += length * times;
     }
     runs
-}
-
-/// The name, cut in the middle if it is very long.
-fn bounded(name: String) -> String {
-    let characters = name.chars().count();
-    if characters <= NAME_SHOWN {
-        return name;
-    }
-    let first = name.chars().take(NAME_SHOWN / 2);
-    let last = name.chars().skip(characters - NAME_SHOWN / 2);
-    first.chain(['…']).chain(last).collect()
 }

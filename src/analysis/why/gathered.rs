@@ -302,11 +302,12 @@ pub(super) fn grouped<'a, 'r>(
         group.rows.push((path, fingerprint, row));
     }
     let mut groups: Vec<Group> = groups.into_values().collect();
-    groups.sort_by(|a, b| largest_first(a.tally, b.tally).then_with(|| a.key.cmp(&b.key)));
+    groups.sort_by(|a, b| b.tally.cmp(&a.tally).then_with(|| a.key.cmp(&b.key)));
     for group in &mut groups {
         group.rows.sort_by(|(a_path, a_site, a), (b_path, b_site, b)| {
             let steps = |path: &'a HolderPath| &path.steps;
-            largest_first(a.tally, b.tally)
+            b.tally
+                .cmp(&a.tally)
                 .then_with(|| a_site.cmp(b_site))
                 .then_with(|| steps(a_path).len().cmp(&steps(b_path).len()))
                 .then_with(|| steps(a_path).cmp(steps(b_path)))
@@ -322,7 +323,7 @@ fn tensors(row: &Row, holders: &Holders) -> Vec<TensorRow> {
         tally: *tally,
     };
     let mut tensors: Vec<TensorRow> = row.tensors.iter().map(tensor).collect();
-    tensors.sort_by(|a, b| largest_first(a.tally, b.tally).then_with(|| a.tensor.cmp(&b.tensor)));
+    tensors.sort_by(|a, b| b.tally.cmp(&a.tally).then_with(|| a.tensor.cmp(&b.tensor)));
     tensors
 }
 
@@ -336,9 +337,7 @@ pub(super) fn also(row: &Row) -> Vec<Also> {
         .collect();
     also.sort_by(|a, b| {
         let is_unnamed = |also: &Also| also.name == MORE_HOLDERS;
-        is_unnamed(a)
-            .cmp(&is_unnamed(b))
-            .then_with(|| largest_first(a.tally, b.tally))
+        is_unnamed(a).cmp(&is_unnamed(b)).then_with(|| b.tally.cmp(&a.tally))
     });
     also
 }

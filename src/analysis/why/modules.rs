@@ -71,7 +71,7 @@ impl Modules {
         }
         let holding = (0..all.len()).filter(|&nth| sums[nth].count > 0);
         let holding = holding.map(|nth| (nth, all[nth].parent));
-        let by_size = |a: usize, b: usize| largest_first(sums[a], sums[b]).then(a.cmp(&b));
+        let by_size = |a: usize, b: usize| sums[b].cmp(&sums[a]).then(a.cmp(&b));
         for row in preorder(holding, DEEPEST, by_size) {
             let module = &all[row.number];
             let around = row.parent.map(|parent| &modules.tree[parent]);
@@ -186,7 +186,7 @@ fn alike(tree: &[ModuleRow], around: &str, these: &[usize]) -> Vec<(ModuleRow, V
             }
         }
     }
-    lines.sort_by(|(a, _), (b, _)| largest_first(b.tally, a.tally).then_with(|| b.path.cmp(&a.path)));
+    lines.sort_by(|(a, _), (b, _)| a.tally.cmp(&b.tally).then_with(|| b.path.cmp(&a.path)));
     lines
 }
 

@@ -35,9 +35,9 @@ pub(super) fn retained_by(origin: &Origin, whole: &HashMap<(RootKind, &str), Tal
     known.or_else(|| (is_known && origin.key.class == Class::Held).then(Tally::default))
 }
 
-/// The largest retainers as a tree, in the order in which it is printed. Retainers that differ only in an index, and whose
+/// The retainers as a tree, in the order in which it is printed. Retainers that differ only in an index, and whose
 /// parents are alike, are one node; a retainer that frees the same as the one around it is left out.
-pub(super) fn retained(holders: &Holders, options: &Options) -> Vec<Retained> {
+pub(super) fn retained(holders: &Holders) -> Vec<Retained> {
     let all = &holders.retainers;
     let mut children: HashMap<Option<usize>, Vec<usize>> = HashMap::new();
     for (nth, retainer) in all.iter().enumerate() {
@@ -68,7 +68,7 @@ pub(super) fn retained(holders: &Holders, options: &Options) -> Vec<Retained> {
         let at = tree.len() - 1;
         open.extend(inner.into_iter().rev().map(|group| (group, depth + 1, Some(at))));
     }
-    largest(tree, options)
+    tree
 }
 
 /// Retainers that differ only in an index.
@@ -131,12 +131,7 @@ fn alike(all: &[Retainer], nodes: Vec<usize>) -> Vec<Alike> {
         groups = by(true);
     }
     let mut groups: Vec<Alike> = groups.into_values().collect();
-    groups.sort_by_key(|group| {
-        (
-            std::cmp::Reverse((group.tally.bytes, group.tally.count)),
-            group.members[0],
-        )
-    });
+    groups.sort_by_key(|group| (std::cmp::Reverse(group.tally), group.members[0]));
     groups
 }
 

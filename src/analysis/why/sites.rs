@@ -82,7 +82,8 @@ pub fn by_site(snapshot: &Snapshot, stacks: &CallStacks, groups: &Groups, filter
     });
     let mut sites: Vec<SiteHolders> = sites.collect();
     sites.sort_by(|a, b| {
-        largest_first(a.tally, b.tally)
+        b.tally
+            .cmp(&a.tally)
             .then_with(|| a.label.cmp(&b.label))
             .then_with(|| a.site_fingerprint.cmp(&b.site_fingerprint))
     });

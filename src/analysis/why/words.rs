@@ -30,17 +30,17 @@ pub fn path_text(path: &HolderPath) -> String {
             false => ", into the block",
         });
     }
-    shortened(text)
+    shortened(text, PATH_SHOWN)
 }
 
-/// The text, cut in the middle if it is very long.
-fn shortened(text: String) -> String {
+/// The text, cut in the middle if it has more characters.
+pub(super) fn shortened(text: String, most: usize) -> String {
     let characters = text.chars().count();
-    if characters <= PATH_SHOWN {
+    if characters <= most {
         return text;
     }
-    let first = text.chars().take(PATH_SHOWN / 2);
-    let last = text.chars().skip(characters - PATH_SHOWN / 2);
+    let first = text.chars().take(most / 2);
+    let last = text.chars().skip(characters - most / 2);
     first.chain(['…']).chain(last).collect()
 }
 

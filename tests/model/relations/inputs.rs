@@ -271,12 +271,7 @@ pub fn ranks_have_no_order(script: &Script) {
 fn check_diff(diff: &Value, back: &Value) {
     let change = number(&diff["held_after"]["bytes"]) as i64 - number(&diff["held_before"]["bytes"]) as i64;
     let at_sites = |diff: &Value, sign: i64| {
-        let delta = |site: &Value| {
-            value!([
-                site["site"]["fingerprint"],
-                sign * site["bytes_delta"].as_i64().expect("bytes")
-            ])
-        };
+        let delta = |site: &Value| value!([site["site"]["fingerprint"], sign * site["sum"].as_i64().expect("bytes")]);
         sorted(list(&diff["sites"]).iter().map(delta))
     };
     let sum: i64 = at_sites(diff, 1)
@@ -322,7 +317,7 @@ pub fn rows_of_a_job_are_those_of_its_processes(script: &Script) {
         let rows = each.iter().flat_map(|report| list(&report["rows"]));
         let sites = list(&job["sites"])
             .iter()
-            .map(|site| (number(&site["sum_bytes"]), number(&site["sum_count"])));
+            .map(|site| (number(&site["sum"]), number(&site["sum_count"])));
         same!(add(sites), add(rows.map(tally)), "{words:?}: call sites");
         let left_out = each
             .iter()

@@ -170,7 +170,10 @@ fn sums(state: &State, reading: &Reading, palette: &Palette) -> Line<'static> {
     let rows = &state.rows;
     let of_pools = rows.opaque_pools.iter().map(|pool| {
         let how = pool.remedy.iter().map(|remedy| format!(" (record with {remedy})"));
-        let (size, host) = (units::bytes(pool.bytes), if pool.on_host { " on host" } else { "" });
+        let (size, host) = (
+            units::bytes(pool.tally.bytes),
+            if pool.on_host { " on host" } else { "" },
+        );
         format!(
             "{size} in {}'s pool{host}: use unknown{}",
             pool.owner,
@@ -199,7 +202,7 @@ fn sums(state: &State, reading: &Reading, palette: &Palette) -> Line<'static> {
         let comma = if rows.held.count > 0 { ", " } else { "" };
         spans.push(Span::styled(format!("{comma}{of_pools}"), palette.warning));
     }
-    let opaque = rows.opaque_pools.iter().map(|pool| pool.bytes);
+    let opaque = rows.opaque_pools.iter().map(|pool| pool.tally.bytes);
     let known = opaque.fold(rows.cached.bytes, u64::saturating_sub);
     if known > 0 {
         spans.push(Span::raw(format!(", {} in pools", units::bytes(known))));

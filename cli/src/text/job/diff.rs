@@ -37,7 +37,8 @@ pub fn page(diff: &JobDiff, top: Option<usize>, selected: &str, filter: &str) ->
         .sites
         .iter()
         .filter_map(|row| row.stands_out.as_ref()?.processes.first());
-    let apart = apart.next().map(|changed| (&changed.before, &changed.after));
+    let apart = apart.next();
+    let apart = apart.and_then(|out| diff.pairs.iter().find(|pair| pair.after.source == out.process.source));
     let most = diff.pairs.iter().max_by_key(|pair| pair.change().unsigned_abs());
     let most = most.filter(|_| !is_unchanged(diff));
     let lone = diff
@@ -47,11 +48,11 @@ pub fn page(diff: &JobDiff, top: Option<usize>, selected: &str, filter: &str) ->
         .max_by_key(|row| row.held.bytes);
     if let (Some(lone), true) = (lone, is_unchanged(diff)) {
         page.next(format!("culeak report {}{filter}", shell_word(&lone.source)));
-    } else if let Some((before, after)) = apart.or(most.map(|pair| (&pair.before.source, &pair.after.source))) {
+    } else if let Some(Pair { before, after, .. }) = apart.or(most) {
         page.next(format!(
             "culeak diff {} {}{selected} --view stacks",
-            shell_word(before),
-            shell_word(after)
+            shell_word(&before.source),
+            shell_word(&after.source)
         ));
     }
     page
@@ -123,13 +124,15 @@ fn sites(diff: &JobDiff, page: &mut Document) {
     if diff.sites.is_empty() && diff.hidden_sites == 0 {
         return page.line("no call site changed");
     }
-    let is_bad = |row: &&SiteChange| row.stands_out.is_some() && row.bytes_delta >= 0;
+    let is_bad = |row: &&SiteChange| row.stands_out.is_some() && row.range.sum >= 0;
     let rows = Rows::of(&diff.sites)
-        .column("change", |row| Cell::Delta(row.bytes_delta, None))
-        .column("median", |row| Cell::Delta(row.median_delta.into(), None))
-        .column("min", |row| Cell::Delta(row.min_delta.into(), None))
-        .column("max", |row| Cell::Delta(row.max_delta.into(), None))
-        .column("processes", |row| part(row.grown + row.shrunk, row.of_processes))
+        .column("change", |row| Cell::Delta(row.range.sum, None))
+        .column("median", |row| Cell::Delta(row.range.median.into(), None))
+        .column("min", |row| Cell::Delta(row.range.min.into(), None))
+        .column("max", |row| Cell::Delta(row.range.max.into(), None))
+        .column("processes", |row| {
+            part(row.range.above + row.range.below, row.range.of_processes)
+        })
         .column("call site", |row| cell(&row.site))
         .column("", |row| row.sentence.clone())
         .style(|row| bad_if(is_bad(row)))

@@ -115,8 +115,8 @@ fn sites(trend: &JobTrend, page: &mut Document) {
 fn processes(trend: &JobTrend, mut growing: Vec<&ProcessTrend>, page: &mut Document) {
     let hidden = growing.len().saturating_sub(PROCESSES);
     growing.truncate(PROCESSES);
-    let has_ranks = growing.iter().any(|process| process.rank.is_some());
-    let rank = |process: &&ProcessTrend| process.rank.map_or_else(String::new, |rank| rank.to_string());
+    let has_ranks = growing.iter().any(|process| process.member.rank.is_some());
+    let rank = |process: &&ProcessTrend| process.member.rank.map_or_else(String::new, |rank| rank.to_string());
     let unit = trend.against.unit();
     let full = |process: &&ProcessTrend| {
         let full = process.full_after.map(|after| trend.against.span(after));
@@ -125,8 +125,8 @@ fn processes(trend: &JobTrend, mut growing: Vec<&ProcessTrend>, page: &mut Docum
     let pace = |process: &&ProcessTrend| format!("{} per {unit}", units::signed_bytes(process.pace as i128));
     let rows = Rows::of(growing)
         .column_if(has_ranks, "rank", |process| Cell::Number(rank(process)))
-        .column("host", |process| process.host.clone())
-        .column("pid", |process| Cell::Number(process.pid.to_string()))
+        .column("host", |process| process.member.host.clone())
+        .column("pid", |process| Cell::Number(process.member.pid.to_string()))
         .column("held", |process| Cell::Size(process.last.bytes))
         .column("growth", |process| Cell::Number(pace(process)))
         .column("growing", |process| Cell::Number(counted(process.growing, "call site")))

@@ -57,8 +57,8 @@ fn holders(why: &JobWhy, page: &mut Document) {
     };
     let rows = Rows::of(&why.holders)
         .column("sum", |row| Cell::Size(row.tally.bytes))
-        .column("median", |row| Cell::Size(row.median_bytes))
-        .column("processes", |row| part(row.processes, row.of_processes))
+        .column("median", |row| Cell::Size(row.range.median.unsigned_abs()))
+        .column("processes", |row| part(row.range.above, row.range.of_processes))
         .column_if(why.programs.len() > 1, "program", |row| row.program.to_string())
         .column("call site", |row| Site::at(&row.label, row.place.as_deref(), ""))
         .column("held by", held_by)

@@ -312,7 +312,7 @@ fn compared(process: &ProcessSum, device: &DeviceLedger) -> String {
 
 /// What no line explains.
 pub fn rest(rest: i128, device: &DeviceLedger) -> &'static str {
-    let knows_process = device.driver.is_some_and(|driver| driver.knows_process);
+    let knows_process = device.driver.is_some_and(|driver| driver.process_bytes.is_some());
     match (rest < 0, knows_process, device.process.is_some()) {
         (true, ..) => "unexplained: more memory is recorded than the driver reports",
         (false, true, _) if device.had_managed => "managed memory on this device, and unexplained",
@@ -326,11 +326,11 @@ pub fn rest(rest: i128, device: &DeviceLedger) -> &'static str {
 
 /// A line of host memory.
 pub fn on_host(line: &HostLine) -> String {
-    let size = units::bytes(line.bytes);
+    let size = units::bytes(line.tally.bytes);
     match line.what {
         HostLineKind::PinnedCache => format!(
             "{size} of it in PyTorch's pinned cache, in {}, rounded up to powers of two; the part in use is not recorded",
-            counted(line.count, "block")
+            counted(line.tally.count, "block")
         ),
         HostLineKind::DriverContexts => format!("{size} pinned by the driver for contexts, in no sum above"),
         HostLineKind::DriverOther => format!("{size} pinned by the driver in other calls, in no sum above"),

@@ -1,7 +1,6 @@
 //! The short form of a report: whose call each row is, what the process needs besides, and whether the recording is complete.
 
 use culeak::analysis::ledger::{Line, LineKind};
-use culeak::analysis::objects::ObjectRow;
 use culeak::analysis::report::{By, Report, Row, Tally};
 use culeak::analysis::site::Frame;
 use culeak::analysis::why::SiteHolder;
@@ -97,8 +96,8 @@ fn ways<'r>(row: &'r Row<'r>, ages: Option<String>, indent: usize, page: &mut Do
         .bare()
         .indent(indent)
         .tally(
-            |of| Cell::Estimate(of.bytes, None),
-            |of| document::things_about(about, of.count, "block"),
+            |of| Cell::Estimate(of.tally.bytes, None),
+            |of| document::things_about(about, of.tally.count, "block"),
         )
         .column("caller", |of| {
             let no_other = || Site::at("(no other caller)", None, "");
@@ -118,7 +117,7 @@ pub struct Cost<'r, 'a> {
     device: i32,
     line: LineKind,
     pub bytes: u64,
-    row: &'r ObjectRow<'a>,
+    row: &'r Row<'a>,
 }
 
 /// The most costly objects that the program itself made, largest first.
@@ -136,9 +135,9 @@ pub fn costs<'r, 'a>(report: &'r Report<'a>) -> Vec<Cost<'r, 'a>> {
     let mut costs = Vec::new();
     for device in &report.ledger.devices {
         for (line, (kind, parts)) in device.lines.iter().filter_map(|line| Some((line, parts_of(line)?))) {
-            let own = |row: &&ObjectRow| row.kind == kind.name() && row.library.is_none();
+            let own = |row: &&Row| row.kind_of_objects() == Some(kind) && row.library.is_none();
             for row in report.objects.rows.iter().filter(own) {
-                let place = row.stack.site().and_then(Frame::short_place);
+                let place = row.site().and_then(Frame::short_place);
                 let parts = parts
                     .iter()
                     .filter(|part| part.name == row.label && part.place == place);
@@ -165,9 +164,11 @@ pub fn costly_objects(costs: &[Cost], page: &mut Document) {
     let rows = Rows::of(costs)
         .bare()
         .column("bytes", |cost| Cell::Size(cost.bytes))
-        .column("objects", |cost| of_kind(cost.row.count, cost.row.kind))
+        .column("objects", |cost| {
+            of_kind(cost.row.count, cost.row.kind_of_objects().map_or("", Kind::name))
+        })
         .column("call site", |cost| {
-            Site::of(&cost.row.label, cost.row.stack.site(), String::new())
+            Site::of(&cost.row.label, cost.row.site(), String::new())
         })
         .below(|cost, page| objects::held_by(cost.row, 4, page));
     page.table(rows);

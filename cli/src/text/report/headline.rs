@@ -219,7 +219,9 @@ pub(super) fn call_sites(report: &Report) -> (Style, String) {
 
 /// `; pools hold 40 MiB`, without those that have a line of their own. A pool is not leaked.
 fn pools(report: &Report) -> String {
-    let others = shown_pools(report).fold(report.totals.pool.bytes, |sum, pool| sum.saturating_sub(pool.bytes));
+    let others = shown_pools(report).fold(report.totals.pool.bytes, |sum, pool| {
+        sum.saturating_sub(pool.tally.bytes)
+    });
     match others {
         0 => String::new(),
         bytes => {

@@ -57,7 +57,7 @@ pub fn ranked<'r, 'a>(rows: Vec<Ranked<'r, 'a>>) -> Rows<Ranked<'r, 'a>> {
 }
 
 /// The call site of a row of a verdict, with its standing against the baseline.
-pub fn judged(judged: &Judged<Row>) -> Site {
+pub fn judged(judged: &Judged) -> Site {
     let standing = match judged.standing {
         None => "",
         Some(Standing::New) => "  [new]",

@@ -14,7 +14,14 @@ fn objects_fail_only_if_their_kind_has_a_limit() {
         let verdict = verdict(&snapshot, &rules);
         let rows = verdict.objects.iter();
         let rows: Vec<_> = rows
-            .map(|of| (of.row.kind, of.row.label.clone(), of.row.count, of.to_blame))
+            .map(|of| {
+                (
+                    of.row.kind_of_objects().map_or("", Kind::name),
+                    of.row.label.clone(),
+                    of.row.count,
+                    of.to_blame,
+                )
+            })
             .collect();
         (verdict.passed(), verdict.breaches.clone(), rows)
     };

@@ -309,11 +309,11 @@ fn no_estimate_is_above_the_exact_sum_that_it_is_a_part_of() {
     let stacks = CallStacks::of(snapshot);
     let of_kinds = RowsOfKinds::of(snapshot, &stacks, &Options::default().filter, By::Stack);
     let verdict = verdict(snapshot, &Rules::default());
-    let judged: Vec<&Row> = verdict.rows.iter().map(|judged| &judged.row).collect();
+    let judged: Vec<&crate::analysis::report::Row> = verdict.rows.iter().map(|judged| &judged.row).collect();
     let rows = report.rows.iter().chain(&of_kinds.rows).chain(judged);
     let mut seen = 0;
     for row in rows {
-        let parts = [row.stacks[0].tally(), row.kinds["device"], row.tally()];
+        let parts = [row.stacks[0].tally, row.kinds["device"], row.tally()];
         assert!(
             row.estimated.is_some()
                 && parts

@@ -11,7 +11,8 @@ use crate::facts::Instant;
 pub fn partners(before: &[ProcessSums], after: &[ProcessSums], warnings: &mut Vec<String>) -> Vec<(usize, usize, By)> {
     let mut found: Vec<(usize, usize, By)> = Vec::new();
     let mut taken = (vec![false; before.len()], vec![false; after.len()]);
-    let mut pass = |by: By, key: &dyn Fn(&Instant) -> Option<String>, unique: bool, warnings: &mut Vec<String>| {
+    // The result is the number of processes that may have several partners.
+    let mut pass = |by: By, key: &dyn Fn(&Instant) -> Option<String>| -> usize {
         let by_key = |side: &[ProcessSums], taken: &[bool]| {
             let mut found: BTreeMap<String, Vec<usize>> = BTreeMap::new();
             for (number, sums) in side.iter().enumerate().filter(|(number, _)| !taken[*number]) {
@@ -52,26 +53,21 @@ pub fn partners(before: &[ProcessSums], after: &[ProcessSums], warnings: &mut Ve
                 }
             }
         }
-        if twice > 0 && unique {
-            warnings.push(
-                "several processes of a side have the same rank; these may be recordings of several jobs, so they are compared by the \
-                 names of their files"
-                    .to_owned(),
-            );
-        }
+        twice
     };
     let same = |row: &Instant| {
         let member = &row.member;
         (member.pid != 0).then(|| format!("{}\0{}\0{}", member.host, member.pid, member.started_unix_ns))
     };
-    pass(By::Process, &same, false, warnings);
-    pass(By::Rank, &|row| Some(row.member.rank?.to_string()), true, warnings);
-    pass(
-        By::Name,
-        &|row| Some(file_name(&row.source).to_owned()),
-        false,
-        warnings,
-    );
-    pass(By::Program, &|_| Some(String::new()), false, warnings);
+    pass(By::Process, &same);
+    if pass(By::Rank, &|row| Some(row.member.rank?.to_string())) > 0 {
+        warnings.push(
+            "several processes of a side have the same rank; these may be recordings of several jobs, so they are compared by the \
+             names of their files"
+                .to_owned(),
+        );
+    }
+    pass(By::Name, &|row| Some(file_name(&row.source).to_owned()));
+    pass(By::Program, &|_| Some(String::new()));
     found
 }

@@ -36,7 +36,7 @@ fn call_sites_of_the_program_are_before_pools_that_changed_more() {
         side
     };
     let diff = compared(with(1, MIB, MIB), with(2, 3 * MIB, 90 * MIB));
-    let rows = diff.sites.iter().map(|row| (row.site.pool, row.bytes_delta));
+    let rows = diff.sites.iter().map(|row| (row.site.pool, row.range.sum));
     let mib = i128::from(MIB);
     assert_eq!(rows.collect::<Vec<_>>(), [(false, 16 * mib), (true, 712 * mib)]);
 }
@@ -56,7 +56,7 @@ fn the_rank_that_grew_is_named_first() {
         "only rank 17 on node0002: +30 MiB, no change in the 63 others"
     );
     assert_eq!(
-        (row.bytes_delta, row.median_delta, row.grown),
+        (row.range.sum, row.range.median, row.range.above),
         (i128::from(30 * MIB), 0, 1)
     );
     assert!(
@@ -232,7 +232,7 @@ fn a_rank_is_compared_with_its_pipeline_stage() {
     assert_eq!(diff.sites[0].sentence, expected);
     assert_eq!(diff.stands_out[0].sentence, expected);
     let row = &diff.sites[0];
-    assert_eq!((row.of_processes, row.max_delta), (16, 40 * MIB as i64));
+    assert_eq!((row.range.of_processes, row.range.max), (16, 40 * MIB as i64));
     let out = diff.pairs.iter().filter(|pair| pair.stands_out);
     assert_eq!(out.map(|pair| pair.after.member.rank).collect::<Vec<_>>(), [Some(3)]);
 }

@@ -35,7 +35,7 @@ fn a_rank_is_compared_with_its_pipeline_stage() {
     assert_eq!(report.stands_out[0].out.sentence, expected);
     assert_eq!(report.sites[0].stands_out.as_ref().map(|out| out.count), Some(1));
     assert!(!report.sites[0].differs);
-    assert_eq!(report.sites[0].of_processes, 64);
+    assert_eq!(report.sites[0].range.of_processes, 64);
     let equal = job_of(|rank| vec![MIB * 1024 * (u64::from(rank / 16) + 1)]);
     assert_eq!(sentences(&equal), [""; 0]);
     assert!(!equal.sites[0].differs && equal.stands_out.is_empty());

@@ -53,12 +53,12 @@ fn the_rank_that_grows_alone_is_named() {
     assert_eq!(first.class, Class::Growing);
     assert!(first.sentence.starts_with("only rank 5 of 8: +"), "{}", first.sentence);
     assert!(first.sentence.contains(" per hour"), "{}", first.sentence);
-    assert_eq!((first.agreeing, first.processes[0].rank), (1, Some(5)));
+    assert_eq!((first.agreeing, first.processes[0].process.rank), (1, Some(5)));
     let growing: Vec<Option<u32>> = trend
         .processes
         .iter()
         .filter(|of| of.growing > 0)
-        .map(|of| of.rank)
+        .map(|of| of.member.rank)
         .collect();
     assert_eq!(growing, [Some(5)]);
     assert!(trend.sites.iter().all(|row| row.agreeing == 1));

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::{Segment, site_of};
+use super::Segment;
 use crate::analysis::ledger::driver_calls::Purpose;
 use crate::analysis::site::CallStacks;
 use crate::kind::Kind;
@@ -50,8 +50,7 @@ pub struct MemoryPool {
 /// not, unless the program had only the devices' default pools.
 pub(super) fn are_known(snapshot: &Snapshot, device: usize, chunks: &[Segment]) -> bool {
     let is_earlier = matches!(snapshot.taken.point, Some(Point::Time(_) | Point::Mark(_)));
-    let mut counters = snapshot.counters.iter();
-    if !is_earlier || !counters.any(|of| of.kind == Kind::Pool && of.total_count > 0) {
+    if !is_earlier || !snapshot.ever_had(Kind::Pool) {
         return true;
     }
     let is_block = |row: &Allocation| row.kind == Kind::Async && row.device == Some(device);
@@ -86,7 +85,7 @@ pub(super) fn of(snapshot: &Snapshot, device: usize, chunks: &[Segment], stacks:
         let key = match row.kind {
             Kind::Pool => {
                 if let Some(pool) = pools.get_mut(&(PoolOf::Program, Some(row.address))) {
-                    let (name, place) = site_of(stacks.get(row.stack));
+                    let (name, place) = stacks.get(row.stack).site_names();
                     (pool.name, pool.place) = (Some(name), place);
                 }
                 continue;

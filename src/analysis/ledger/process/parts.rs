@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, HashSet};
 use serde::Serialize;
 
 use super::Segment;
-use crate::analysis::site::{CallStack, NO_STACK};
 use crate::analysis::tally::Tally;
 
 /// A part of a line.
@@ -61,7 +60,7 @@ impl<'a> Parts<'a> {
 pub(super) fn by_site<'a>(list: &[Segment<'_, 'a>]) -> Vec<Part<'a>> {
     let mut parts = Parts::default();
     for taken in list {
-        let (name, place) = site_of(taken.stack);
+        let (name, place) = taken.stack.site_names();
         parts.add(name, place, taken.call.function, taken.tally(), true);
     }
     parts.finish()
@@ -75,7 +74,7 @@ pub(super) fn by_binary<'a>(list: &[Segment<'_, 'a>]) -> Vec<Part<'a>> {
     let mut parts = Parts::default();
     for taken in list {
         if let Some(kernel) = taken.kernel {
-            let (_, place) = site_of(taken.stack);
+            let (_, place) = taken.stack.site_names();
             let is_exact = list.len() == 1;
             parts.add(kernel.to_owned(), place, taken.call.function, taken.tally(), is_exact);
             continue;
@@ -87,25 +86,4 @@ pub(super) fn by_binary<'a>(list: &[Segment<'_, 'a>]) -> Vec<Part<'a>> {
         parts.add(name, None, None, taken.tally(), binaries.len() == 1 && !of_kernels);
     }
     parts.finish()
-}
-
-pub(super) fn part_of_site<'a>(taken: &Segment<'_, 'a>) -> Part<'a> {
-    let (name, place) = site_of(taken.stack);
-    Part {
-        name,
-        place,
-        call: taken.call.function,
-        bytes: taken.bytes,
-        count: taken.count,
-        exact: true,
-        replaced_bytes: None,
-    }
-}
-
-/// Function and place of a stack's call site.
-pub(super) fn site_of(stack: &CallStack) -> (String, Option<String>) {
-    stack
-        .python_line()
-        .or_else(|| stack.site())
-        .map_or_else(|| (NO_STACK.to_owned(), None), |site| (site.name(), site.short_place()))
 }

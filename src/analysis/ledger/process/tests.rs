@@ -277,7 +277,7 @@ fn a_sum_of_segments_has_no_size_by_which_it_could_be_local_memory_or_a_heap() {
         .map(|line| (line.what, line.bytes / i128::from(MIB), line.count))
         .collect();
     assert_eq!(shown, [(LineKind::Code, 10, 2), (LineKind::Context, 518, 1)]);
-    assert_eq!((side.bytes, side.segments), (i128::from(528 * MIB), 19));
+    assert_eq!((side.sum.bytes, side.sum.segments), (i128::from(528 * MIB), 19));
 }
 
 #[test]
