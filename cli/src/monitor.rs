@@ -94,9 +94,7 @@ impl SeriesArgs {
         if let Some(address) = self.listen {
             let served = Served::default();
             let bound = server::start(address, Limits::default(), Arc::clone(&served)).map_err(|error| {
-                Failure::new(format!(
-                    "--listen {address}: cannot be bound: {error}; choose another address or port"
-                ))
+                format!("--listen {address}: cannot be bound: {error}; choose another address or port")
             })?;
             progress::say(format_args!("metrics at http://{bound}/metrics"));
             if !bound.ip().is_loopback() {
@@ -291,8 +289,8 @@ pub fn run(
 ) -> Result<End, Failure> {
     // A signal ends a single pass as usual.
     let signals = every.map(|_| signals::block()).transpose();
-    inputs.signals = signals
-        .map_err(|error| Failure::new(format!("cannot wait for signals: {error}; is a seccomp filter active?")))?;
+    inputs.signals =
+        signals.map_err(|error| format!("cannot wait for signals: {error}; is a seccomp filter active?"))?;
     let mut outlets = outlets()?;
     let mut said: Vec<Option<String>> = vec![None; outlets.len()];
     loop {

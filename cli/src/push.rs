@@ -118,7 +118,7 @@ impl Pusher {
             Protocol::Pyroscope => messages::pyroscope(&origin, &gzip(&profile()?)),
             Protocol::OtlpProfiles => {
                 let profile = ProfileMessage::decode(profile()?.as_slice());
-                let profile = profile.map_err(|error| Failure::new(format!("{subject}: {error}")))?;
+                let profile = profile.map_err(|error| format!("{subject}: {error}"))?;
                 messages::otlp_profiles(&origin, &snapshot, &profile)
             }
         };

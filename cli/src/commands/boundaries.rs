@@ -94,7 +94,7 @@ impl BoundaryArgs {
             (Some(_), Some(timeline)) => worst(&mut item, mark, &timeline, &rules).map(alone),
             (Some(_), None) => worst_of_snapshots(&mut item, mark, &rules, names).map(alone),
         };
-        let (boundary, previous) = found.map_err(|reason| Failure::new(format!("{source}: {reason}")))?;
+        let (boundary, previous) = found.map_err(|reason| format!("{source}: {reason}"))?;
         item.snapshot.taken.point = Some(Point::Mark(mark.to_owned()));
         rules.boundary = Some(boundary);
         rules.previous = previous;

@@ -108,9 +108,7 @@ mod with_parquet {
                 // Engines may read it before the job begins.
                 work.store.create().map_err(|problem| unusable(&problem))?;
                 let signals = signals::block().map_err(|error| {
-                    Failure::new(format!(
-                        "cannot wait for signals: {error}; export once with culeak export -f dataset"
-                    ))
+                    format!("cannot wait for signals: {error}; export once with culeak export -f dataset")
                 })?;
                 let mut rounds = Rounds::default();
                 let began = Instant::now();

@@ -83,11 +83,9 @@ pub fn fake_driver_folder() -> Result<PathBuf, Failure> {
 
 fn overridden(path: &OsString) -> Result<PathBuf, Failure> {
     let shown = Path::new(path).display();
-    let path = fs::canonicalize(path).map_err(|error| {
-        Failure::new(format!(
+    let path = fs::canonicalize(path).map_err(|error| format!(
             "CULEAK_SHIM={shown}: {error}; set it to the path of the preload library, or unset it to use the built-in one"
-        ))
-    })?;
+        ))?;
     if !preloadable_name(&path) {
         return Err(Failure::new(format!(
             "CULEAK_SHIM={shown}: the loader splits LD_PRELOAD at spaces and colons; move the library to a path without them"

@@ -94,9 +94,7 @@ fn elsewhere(item: &mut Loaded, point: &Point) -> Result<Option<Snapshot>, Failu
             item.snapshot.clone()
         }
         Point::Mark(name) => at_mark(item, name)?,
-        Point::Time(_) => {
-            timeline_state(&recording, point).map_err(|reason| Failure::new(format!("{}: {reason}", item.source)))?
-        }
+        Point::Time(_) => timeline_state(&recording, point).map_err(|reason| format!("{}: {reason}", item.source))?,
         Point::End | Point::Peak | Point::Exit => return Ok(None),
     };
     snapshot.taken.point = Some(point.clone());

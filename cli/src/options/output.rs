@@ -58,12 +58,10 @@ impl OutputArgs {
         let Some(path) = &self.output else {
             return Ok(if self.json { Form::Json } else { Form::Text });
         };
-        let form = Form::of(path).ok_or_else(|| {
-            Failure::new(format!(
+        let form = Form::of(path).ok_or_else(|| format!(
                 "-o {}: the ending names no format; end with .html, .json, .md, .svg or .txt, or use culeak export for others",
                 path.display()
-            ))
-        })?;
+            ))?;
         if let Some(path) = self.file() {
             output::check(path, self.overwrite)?;
         }

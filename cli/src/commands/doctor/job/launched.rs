@@ -68,7 +68,7 @@ pub fn answer(args: &ProbeRankArgs) -> Result<ExitCode, Failure> {
         sees_file: args.folder.join(&args.file).exists(),
         variables: own.variables.into_iter().filter(|(name, _)| wanted(name)).collect(),
     };
-    let line = serde_json::to_string(&answer).map_err(|error| Failure::new(format!("the answer: {error}")))?;
+    let line = serde_json::to_string(&answer).map_err(|error| format!("the answer: {error}"))?;
     // One write: the lines of several ranks do not mix.
     crate::text::print_lines(|out| out.write_all(format!("{MARK}{line}\n").as_bytes()))?;
     Ok(ExitCode::SUCCESS)
@@ -80,22 +80,14 @@ pub fn answer(args: &ProbeRankArgs) -> Result<ExitCode, Failure> {
 /// The folder or the launcher cannot be used, or no rank answers.
 pub fn check(folder: &Path, launcher: &[OsString], ranks: Option<u32>) -> Result<(Vec<Finding>, Summary), Failure> {
     let shown = folder.display();
-    let folder = fs::canonicalize(folder).map_err(|error| {
-        Failure::new(format!(
-            "{shown}: cannot hold recordings: {error}; create it: mkdir -p {shown}"
-        ))
-    })?;
+    let folder = fs::canonicalize(folder)
+        .map_err(|error| format!("{shown}: cannot hold recordings: {error}; create it: mkdir -p {shown}"))?;
     let mut findings = machine::recordings_in(&folder);
     let file = tempfile::Builder::new()
         .prefix(".culeak-probe-")
         .tempfile_in(&folder)
-        .map_err(|error| {
-            Failure::new(format!(
-                "{shown}: cannot hold recordings: {error}; choose another folder"
-            ))
-        })?;
-    let program =
-        env::current_exe().map_err(|error| Failure::new(format!("cannot find the culeak executable: {error}")))?;
+        .map_err(|error| format!("{shown}: cannot hold recordings: {error}; choose another folder"))?;
+    let program = env::current_exe().map_err(|error| format!("cannot find the culeak executable: {error}"))?;
     let library = shim::locate()?;
     let mut preload = library.clone().into_os_string();
     if let Some(others) = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
@@ -116,7 +108,7 @@ pub fn check(folder: &Path, launcher: &[OsString], ranks: Option<u32>) -> Result
         .env_remove("CULEAK_DISABLE");
     let name = launcher[0].to_string_lossy().into_owned();
     let ended = probe::ask(&mut command, LIMIT)
-        .map_err(|error| Failure::new(format!("{name}: cannot be started, or did not end: {error}")))?;
+        .map_err(|error| format!("{name}: cannot be started, or did not end: {error}"))?;
     let answers: Vec<Answer> = ended.stdout.lines().filter_map(parse).collect();
     if answers.is_empty() {
         let last: Vec<&str> = ended.stderr.lines().rev().take(3).collect();
