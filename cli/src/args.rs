@@ -34,6 +34,7 @@ use crate::options::config::ConfigArgs;
 use crate::options::display::DisplayArgs;
 use crate::options::refusals::{self, Asked};
 use crate::text::parts::{BOLD, Styled};
+use crate::text::units::when;
 use crate::usage::ProbeUsageArgs;
 use crate::{probe, symbolize, usage};
 
@@ -292,10 +293,7 @@ pub fn sentence(error: &clap::Error, words: &[OsString]) -> Option<String> {
         }
         ErrorKind::InvalidValue if texts(ContextKind::InvalidValue).iter().all(String::is_empty) => {
             let values = texts(ContextKind::ValidValue);
-            let values = match values.is_empty() {
-                true => String::new(),
-                false => format!("; the values are {}", values.join(", ")),
-            };
+            let values = when(!values.is_empty(), || format!("; the values are {}", values.join(", ")));
             Some(format!("{} needs a value; type: {first}{values}", bare(first)))
         }
         _ => None,

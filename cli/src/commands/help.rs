@@ -14,6 +14,7 @@ use crate::errors::Failure;
 use crate::text;
 use crate::text::markdown;
 use crate::text::parts::{BOLD, Styled};
+use crate::text::units::when;
 
 /// Show the options of a command, or a guide: `culeak help` lists the guides
 #[derive(Debug, Args)]
@@ -148,10 +149,7 @@ pub fn execute(args: &HelpArgs, mut whole: clap::Command) -> Result<ExitCode, Fa
         let commands = whole.get_subcommands().map(|command| command.get_name().to_owned());
         let names: Vec<String> = commands.chain(guides().map(str::to_owned)).collect();
         let near = nearest(subject, names.iter().map(String::as_str));
-        let near = match near.is_empty() {
-            true => String::new(),
-            false => format!("did you mean {}? ", near.join(" or ")),
-        };
+        let near = when(!near.is_empty(), || format!("did you mean {}? ", near.join(" or ")));
         return Err(Failure::new(format!(
             "{subject}: neither a command nor a guide; {near}culeak help lists all"
         )));

@@ -4,19 +4,10 @@ use std::io::{self, Write};
 
 use culeak::analysis::report;
 
-use super::Ability::*;
-use super::{Format, Input};
+use super::Input;
 use crate::html::{Item, write_report};
 
-pub const FORMAT: Format = Format {
-    name: "html",
-    about: "Self-contained HTML page, as from `report -o FILE.html`",
-    endings: &[".html", ".htm"],
-    can: &[Stacks, Segments, Times, Processes, Snapshots, Suppressions, Suppressed],
-    write: export,
-};
-
-fn export(input: &Input, out: &mut dyn Write) -> io::Result<()> {
+pub fn export(input: &Input, out: &mut dyn Write) -> io::Result<()> {
     let options = &input.options;
     let pages = input.items.iter().map(|item| Item {
         snapshot: &item.snapshot,

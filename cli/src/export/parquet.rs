@@ -13,9 +13,8 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::{ColumnPath, Type};
 
-use super::Ability::*;
+use super::Input;
 use super::records::{COLUMNS, Column, Field, Rows};
-use super::{Format, Input};
 use crate::progress::{Progress, Unit};
 
 /// Rows of a row group, which has its own dictionaries.
@@ -23,15 +22,9 @@ const GROUP: usize = 1 << 20;
 /// Size limit of a dictionary in bytes; beyond it, each row repeats its text.
 const DICTIONARY: usize = 256 << 20;
 
-pub const FORMAT: Format = Format {
-    name: "parquet",
-    about: "One row per live allocation, typed and compressed",
-    endings: &[".parquet"],
-    can: &[Objects, Segments, Processes, Suppressions],
-    write: export,
-};
+pub const ABOUT: &str = "One row per live allocation, typed and compressed";
 
-fn export(input: &Input, out: &mut dyn Write) -> io::Result<()> {
+pub fn export(input: &Input, out: &mut dyn Write) -> io::Result<()> {
     // Each snapshot begins a row group.
     write_all(input.tables(), out).map_err(io::Error::other)
 }

@@ -13,6 +13,7 @@ use super::report::sums::{Sum, losses_in_words, titled};
 use super::{host, objects, parts, units};
 use crate::document::{BOLD, Cell, Document, Rows, Site, Text, WARN, bold, counted, dim, short_name, styled, things};
 use crate::escape::Escaped;
+use crate::text::units::{unless_zero, when};
 
 /// Rows of one origin that text lists.
 pub const ROWS_SHOWN: usize = 5;
@@ -123,13 +124,12 @@ pub fn write_modules_below(row: &Row, report: &Report, most: usize, indent: usiz
 
 fn module_lines(lines: &[ModuleRow], hidden: usize, indent: usize, page: &mut Document) {
     let name = |row: &&ModuleRow| {
-        let also = match row.also {
-            0 => String::new(),
-            also => format!(
+        let also = unless_zero(row.also, |also| {
+            format!(
                 "; {} it or a part of it",
                 units::plural(also, "other module has", "other modules have")
-            ),
-        };
+            )
+        });
         format!("{}{}{also}", "  ".repeat(row.depth.min(INDENTED)), Escaped(&row.text()))
     };
     let rows = Rows::of(lines)
@@ -157,14 +157,12 @@ fn tensors(row: &HolderRow) -> String {
         return String::new();
     };
     let name = first.tensor.to_string();
-    let part = match first.tally == row.tally {
-        true => String::new(),
-        false => format!(" ({})", units::plural(first.tally.count, "block", "blocks")),
-    };
-    let more = match rest.len() as u64 {
-        0 => String::new(),
-        n => format!(" and {}", units::plural(n, "other shape", "other shapes")),
-    };
+    let part = when(first.tally != row.tally, || {
+        format!(" ({})", units::plural(first.tally.count, "block", "blocks"))
+    });
+    let more = unless_zero(rest.len() as u64, |n| {
+        format!(" and {}", units::plural(n, "other shape", "other shapes"))
+    });
     format!(", {}{part}{more}", Escaped(&name))
 }
 
@@ -257,10 +255,9 @@ fn also_text(also: &[Also], of: Tally) -> Option<String> {
         }
     };
     let named: Vec<String> = also.iter().take(OTHERS_NAMED).map(name).collect();
-    let more = match also.len().saturating_sub(OTHERS_NAMED) {
-        0 => String::new(),
-        n => format!(" and {} more", units::count(n as u64)),
-    };
+    let more = unless_zero(also.len().saturating_sub(OTHERS_NAMED), |n| {
+        format!(" and {} more", units::count(n as u64))
+    });
     (!named.is_empty()).then(|| format!("also held by {}{more}", listed(&named)))
 }
 
@@ -316,10 +313,7 @@ fn retainer_text(retainer: &Retained) -> String {
             let also = &retainer.also;
             let all_named = [&retainer.name].into_iter().chain(also);
             let names: Vec<String> = all_named.map(|name| Escaped(name).to_string()).collect();
-            let more = match retainer.also_unnamed {
-                0 => String::new(),
-                n => format!(" and {} more", units::count(n)),
-            };
+            let more = unless_zero(retainer.also_unnamed, |n| format!(" and {} more", units::count(n)));
             let all = 1 + also.len() as u64 + retainer.also_unnamed;
             format!(
                 "held by {}, only with all of them: {}{more}",
@@ -442,10 +436,9 @@ fn search(why: &Why) -> String {
         Some(version) => format!(", Python {}", Escaped(version)),
         None => String::new(),
     };
-    let torn = match search.torn {
-        0 => String::new(),
-        n => format!("; {} led to no live object", counted(n, "reference")),
-    };
+    let torn = unless_zero(search.torn, |n| {
+        format!("; {} led to no live object", counted(n, "reference"))
+    });
     let objects = format!(
         "{} objects and pieces of memory in {}{python}, in {}",
         units::count(search.visited),

@@ -16,6 +16,7 @@ use super::{Palette, both_ends, line, rows};
 use crate::document::counted;
 use crate::escape::Escaped;
 use crate::text::parts::{self, tally};
+use crate::text::units::when;
 use crate::text::units::{self, plural};
 
 /// Draws the header and returns the rest of the area.
@@ -121,11 +122,7 @@ fn processes(state: &State, palette: &Palette, area: Rect, buffer: &mut Buffer) 
 /// A device's live memory, its peak, and the course of both.
 fn device(process: &Watched, device: &DeviceReading, palette: &Palette, area: Rect, buffer: &mut Buffer) {
     let wide = area.width >= 100;
-    let name = if wide {
-        format!("  {}", Escaped(&device.name))
-    } else {
-        String::new()
-    };
+    let name = when(wide, || format!("  {}", Escaped(&device.name)));
     let used = match process.used.get(&device.ordinal) {
         Some(used) if wide => format!("  {} of {} used", units::bytes(used.bytes), units::bytes(used.of)),
         Some(used) if area.width >= 60 => format!("  {:>3} % full", percent(used)),

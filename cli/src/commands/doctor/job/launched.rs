@@ -22,6 +22,7 @@ use crate::commands::doctor::{Finding, machine};
 use crate::errors::Failure;
 use crate::launch::shim;
 use crate::probe;
+use crate::text::units::when;
 
 /// The hidden command that runs [`answer`] on each rank.
 pub const COMMAND: &str = "__probe-rank";
@@ -113,10 +114,7 @@ pub fn check(folder: &Path, launcher: &[OsString], ranks: Option<u32>) -> Result
     if answers.is_empty() {
         let last: Vec<&str> = ended.stderr.lines().rev().take(3).collect();
         let last: Vec<&str> = last.into_iter().rev().collect();
-        let last = match last.is_empty() {
-            true => String::new(),
-            false => format!(": {}", last.join(" ")),
-        };
+        let last = when(!last.is_empty(), || format!(": {}", last.join(" ")));
         return Err(Failure::new(format!(
             "{name} started no rank ({}){last}; give the launcher with its options, without the program{}",
             ended.status,
