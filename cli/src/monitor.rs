@@ -288,9 +288,7 @@ pub fn run(
     outlets: impl FnOnce() -> Result<Vec<Box<dyn Outlet>>, Failure>,
 ) -> Result<End, Failure> {
     // A signal ends a single pass as usual.
-    let signals = every.map(|_| signals::block()).transpose();
-    inputs.signals =
-        signals.map_err(|error| format!("cannot wait for signals: {error}; is a seccomp filter active?"))?;
+    inputs.signals = every.map(|_| signals::block()).transpose()?;
     let mut outlets = outlets()?;
     let mut said: Vec<Option<String>> = vec![None; outlets.len()];
     loop {

@@ -43,7 +43,7 @@ impl BoundaryArgs {
     /// There is a baseline too, maybe from the config file, or a limit of objects, or a second one of the total.
     pub fn suits(&self, args: &RuleArgs) -> Result<(), Failure> {
         let is_total = |limit: &Limit| (&limit.of, limit.measure) == (&Scope::All, Measure::Bytes);
-        if self.not_above.is_some() && !args.defaults.allow && args.allow.iter().any(is_total) {
+        if self.not_above.is_some() && !args.defaults.set.contains("allow") && args.allow.iter().any(is_total) {
             return Err(Failure::new(
                 "--not-above and a total in --allow exclude each other; leave out one of them",
             ));
@@ -324,11 +324,7 @@ fn no_state(item: &Loaded, mark: &str, unreadable: &[Failure]) -> String {
 /// others cannot be read.
 fn at_marks(item: &Loaded, mark: &str, names: &NameArgs, mut visit: impl FnMut(Loaded)) -> Vec<Failure> {
     if was_taken_at(&item.snapshot, mark) {
-        let own = Loaded {
-            root: item.root.clone(),
-            ..Loaded::of(item.snapshot.clone(), item.source.clone())
-        };
-        visit(own);
+        visit(Loaded::of(item.snapshot.clone(), item.source.clone()).below(item.root.clone()));
         return Vec::new();
     }
     at::each_at_mark(&item.snapshot, mark, |mut at_mark| {

@@ -13,7 +13,7 @@ use culeak::analysis::profile::{Options, Profile};
 use culeak::point::Point;
 use culeak::table;
 
-use super::dataset::{self, DatasetArgs};
+use super::dataset::{self, DatasetArgs, Wanted};
 use super::send;
 use crate::document::Document;
 use crate::errors::{Failure, USAGE};
@@ -212,14 +212,17 @@ impl ExportArgs {
 }
 
 pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
+    let wanted = Wanted {
+        inputs: &args.inputs,
+        every: None,
+        job: args.job.as_deref(),
+        top: args.selection.top,
+        at: args.selection.point(),
+        with_blocks: !args.table.no_blocks,
+        categories: args.categories.read()?,
+        names: &args.names,
+    };
     if let Some(to) = &args.server.to {
-        let wanted = send::Wanted {
-            inputs: &args.inputs,
-            every: None,
-            job: args.job.as_deref(),
-            top: args.selection.top,
-            names: &args.names,
-        };
         return send::execute(to, &args.server, &wanted);
     }
     match (args.target()?, &args.output) {
@@ -229,18 +232,7 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
             let is_complete = monitor::export(&args.inputs, settings, &args.names, path, args.overwrite)?;
             Ok(ExitCode::from(if is_complete { 0 } else { USAGE }))
         }
-        (Target::Dataset, Some(folder)) => {
-            let wanted = dataset::Wanted {
-                inputs: &args.inputs,
-                every: None,
-                job: args.job.as_deref(),
-                at: args.selection.point(),
-                with_blocks: !args.table.no_blocks,
-                categories: args.categories.read()?,
-                names: &args.names,
-            };
-            dataset::write(folder, wanted)
-        }
+        (Target::Dataset, Some(folder)) => dataset::write(folder, wanted),
         (Target::File(format), Some(path)) => write(args, format, path),
         (_, None) => Err(Failure::new(
             "-o is missing: name the file, -o - for standard output, or with --format dataset the folder",

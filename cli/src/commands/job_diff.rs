@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use culeak::analysis::categories::Categories;
-use culeak::analysis::job::Options;
 use culeak::analysis::job::diff::{JobDiff, Side, diff};
 use culeak::analysis::job::sites::Sites;
 use culeak::analysis::libraries::{self, LibraryChange};
@@ -15,7 +14,6 @@ use crate::errors::{Failure, USAGE};
 use crate::load::many::{self, How};
 use crate::load::{Found, Place, packages};
 use crate::options::output::Form;
-use crate::options::rows_shown;
 use crate::{progress, text};
 
 /// Compares every input that can be read; any other input makes the exit code 2.
@@ -55,11 +53,7 @@ pub fn execute(args: &DiffArgs, sides: [Found; 2], form: Form) -> Result<ExitCod
         read.push(side);
     }
     let [before, after] = <[Side; 2]>::try_from(read).unwrap_or_default();
-    let options = Options {
-        top: rows_shown(args.selection.top, form != Form::Json),
-        min_bytes: args.selection.min_bytes,
-        ..Options::default()
-    };
+    let options = args.selection.of_job(form != Form::Json);
     let diff = diff(before, after, &sites, &options);
     let diff = JobDiff {
         kinds: args.selection.kind.iter().map(|kind| kind.name()).collect(),

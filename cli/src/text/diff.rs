@@ -8,7 +8,6 @@ use culeak::analysis::report::{By, Tally};
 use culeak::analysis::site::Frame;
 use culeak::point::Point;
 
-use super::report::sums::Recorded;
 use super::{host, objects, parts, report, units};
 use crate::document::{BAD, DIM, Document, GOOD, PLAIN, Rows, Site, Text, bold, dim, fitting, styled};
 use crate::escape::Escaped;
@@ -75,15 +74,7 @@ pub fn page_around(diff: &Diff, stacks: RowStack, body: impl FnOnce(&mut Documen
         ("not recorded before", &diff.before),
         ("not recorded after", &diff.after),
     ];
-    let recorded = sides.map(|(title, side)| {
-        let (losses, taken, allocators) = (side.losses, side.taken, side.allocators);
-        let recorded = Recorded {
-            losses,
-            taken,
-            allocators,
-        };
-        (title, recorded)
-    });
+    let recorded = sides.map(|(title, side)| (title, (side.losses, side.taken, side.allocators)));
     report::write_completeness(report::completeness_of(&recorded), &mut page);
     page.warnings(&diff.warnings);
     page

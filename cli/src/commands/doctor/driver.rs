@@ -8,6 +8,7 @@ use std::path::Path;
 use std::{env, fs, process};
 
 use super::Finding;
+use crate::load::in_folder;
 use crate::text::units;
 use crate::{probe, usage};
 use culeak::rm;
@@ -129,11 +130,8 @@ const NO_GPU: &str = "without a GPU, culeak still reads recordings; `culeak demo
 
 /// Whether the kernel module offers MIG on a GPU.
 fn has_mig(root: &Path) -> bool {
-    let gpus = fs::read_dir(root.join("proc/driver/nvidia/capabilities"))
-        .into_iter()
-        .flatten()
-        .flatten();
-    gpus.into_iter().any(|gpu| gpu.path().join("mig").is_dir())
+    let gpus = in_folder(&root.join("proc/driver/nvidia/capabilities"), |_| true);
+    gpus.iter().any(|gpu| gpu.join("mig").is_dir())
 }
 
 /// NVML, which reports the driver's figures; `answer` is its version, or the reason why it has none.
@@ -197,16 +195,13 @@ fn remedy(reason: &str, module: Option<&str>, root: &Path) -> String {
 
 /// Whether a PCI device is an NVIDIA GPU (class 0x03: display).
 fn has_gpu(root: &Path) -> bool {
-    let devices = fs::read_dir(root.join("sys/bus/pci/devices"))
-        .into_iter()
-        .flatten()
-        .flatten();
+    let devices = in_folder(&root.join("sys/bus/pci/devices"), |_| true);
     let says = |device: &Path, file: &str, start: &str| {
         fs::read_to_string(device.join(file)).is_ok_and(|text| text.starts_with(start))
     };
     devices
-        .map(|device| device.path())
-        .any(|device| says(&device, "vendor", VENDOR) && says(&device, "class", "0x03"))
+        .iter()
+        .any(|device| says(device, "vendor", VENDOR) && says(device, "class", "0x03"))
 }
 
 /// `580.65.06` from `NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul …`.

@@ -11,7 +11,6 @@ use culeak::snapshot::Class;
 
 use crate::document::estimate;
 use crate::escape::Escaped;
-use crate::text::units::when;
 use crate::text::{parts, units};
 
 /// `passed`, `failed` or `no verdict`.
@@ -190,7 +189,10 @@ fn beyond_baseline(of: &BeyondBaseline, verb: &str) -> String {
     let Some(known) = of.known else {
         return format!("new: {what} by {site}");
     };
-    let allowed = when(of.limit > known, || format!(", allowed {}", of.measure.words(of.limit)));
+    let allowed = match of.limit > known {
+        true => format!(", allowed {}", of.measure.words(of.limit)),
+        false => String::new(),
+    };
     format!(
         "grown: {what} by {site}, {} in the baseline{allowed}",
         of.measure.words(known)

@@ -397,20 +397,10 @@ pub fn losses(report: &Report, all: bool) -> Vec<Sum> {
 }
 
 /// What says whether a recording is complete.
-#[derive(Clone, Copy)]
-pub struct Recorded<'r> {
-    pub losses: &'r Losses,
-    pub taken: &'r Taken,
-    pub allocators: &'r [Allocator],
-}
+pub type Recorded<'r> = (&'r Losses, &'r Taken, &'r [Allocator]);
 
 /// What the recording lacks, and what it counted besides without a loss.
-pub fn losses_and_notes(recorded: Recorded) -> (Vec<String>, Vec<String>) {
-    let Recorded {
-        losses,
-        taken,
-        allocators,
-    } = recorded;
+pub fn losses_and_notes((losses, taken, allocators): Recorded) -> (Vec<String>, Vec<String>) {
     if taken.covers_allocators_only() {
         return (outside_pytorch(taken).into_iter().collect(), Vec::new());
     }
