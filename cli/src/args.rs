@@ -368,15 +368,8 @@ fn swallowed(command: &str, words: &[OsString]) -> Option<String> {
     };
     words.windows(2).find_map(|pair| {
         let (option, value) = (pair[0].to_str()?, pair[1].to_str()?);
-        let is_it = |argument: &&clap::Arg| {
-            let long = option
-                .strip_prefix("--")
-                .is_some_and(|name| argument.get_long() == Some(name));
-            let short = option
-                .strip_prefix('-')
-                .is_some_and(|name| argument.get_short().is_some_and(|c| name == c.to_string()));
-            (long || short) && argument.get_action().takes_values()
-        };
+        let is_it =
+            |argument: &&clap::Arg| argument.get_action().takes_values() && names(argument).any(|name| name == option);
         let argument = command.get_arguments().find(is_it).filter(|_| is_input(value))?;
         let name = argument.get_value_names()?.first()?;
         // Other values may be numbers.

@@ -483,6 +483,20 @@ pub fn all_by(
     load_found(Found::of_all(arguments), load)
 }
 
+/// What `load` returns of each place, and its failures.
+pub fn read<T>(places: &[Place], mut load: impl FnMut(&Place) -> Result<T, Failure>) -> (Vec<T>, Vec<Failure>) {
+    let (mut items, mut failures) = (Vec::new(), Vec::new());
+    let progress = Progress::over("reading", places.len() as u64, Unit::Of("files"));
+    for place in places {
+        match load(place) {
+            Ok(item) => items.push(item),
+            Err(failure) => failures.push(failure),
+        }
+        progress.advance(1);
+    }
+    (items, failures)
+}
+
 fn load_found(found: Found, load: impl Fn(&Place) -> Result<Loaded, Failure>) -> Result<Several, Failure> {
     let Found {
         places,
@@ -490,17 +504,8 @@ fn load_found(found: Found, load: impl Fn(&Place) -> Result<Loaded, Failure>) ->
         left_out,
     } = found;
     warn_of(&left_out);
-    let places = once(places);
-    let mut items = Vec::new();
-    let progress = Progress::over("reading", places.len() as u64, Unit::Of("files"));
-    for place in &places {
-        match load(place) {
-            Ok(item) => items.push(item),
-            Err(failure) => failures.push(failure),
-        }
-        progress.advance(1);
-    }
-    drop(progress);
+    let (items, unread) = read(&once(places), load);
+    failures.extend(unread);
     let unreadable = failures.len();
     let last = if items.is_empty() { failures.pop() } else { None };
     failures.iter().for_each(progress::fail);

@@ -94,7 +94,9 @@ fn an_option_of_another_command_is_refused_with_the_place_where_it_belongs() {
 
 #[test]
 fn every_command_in_the_readme_and_the_pages_parses() {
-    let pages = [include_str!("../../../README.md")].into_iter().chain(help::pages());
+    let pages = [include_str!("../../../README.md")]
+        .into_iter()
+        .chain(help::tests::pages());
     // What a shell would put in is unknown here.
     let is_whole = |words: &Vec<&str>| !words.iter().any(|word| word.contains("$("));
     let commands: Vec<_> = pages.flat_map(commands).filter(is_whole).collect();

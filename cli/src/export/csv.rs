@@ -15,14 +15,12 @@ use super::records::{COLUMNS, Column, Field, Rows};
 use crate::progress::{Progress, Unit};
 
 pub fn export(input: &Input, out: &mut dyn Write) -> io::Result<()> {
-    write_header(out)?;
-    input.tables().try_for_each(|rows| write_rows(&rows, out))
+    write_all(input.tables(), out)
 }
 
-#[cfg(test)]
-pub fn write(rows: &Rows, out: &mut dyn Write) -> io::Result<()> {
+pub fn write_all<'a>(mut tables: impl Iterator<Item = Rows<'a>>, out: &mut dyn Write) -> io::Result<()> {
     write_header(out)?;
-    write_rows(rows, out)
+    tables.try_for_each(|rows| write_rows(&rows, out))
 }
 
 fn write_header(out: &mut dyn Write) -> io::Result<()> {

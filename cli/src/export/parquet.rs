@@ -25,21 +25,16 @@ const DICTIONARY: usize = 256 << 20;
 pub const ABOUT: &str = "One row per live allocation, typed and compressed";
 
 pub fn export(input: &Input, out: &mut dyn Write) -> io::Result<()> {
-    // Each snapshot begins a row group.
-    write_all(input.tables(), out).map_err(io::Error::other)
+    write_all(input.tables(), out)
 }
 
-fn write_all<'a>(tables: impl Iterator<Item = Rows<'a>>, out: &mut dyn Write) -> Result<(), ParquetError> {
-    let mut table = Table::new(out)?;
+/// Each table begins a row group.
+pub fn write_all<'a>(tables: impl Iterator<Item = Rows<'a>>, out: &mut dyn Write) -> io::Result<()> {
+    let mut table = Table::new(out).map_err(io::Error::other)?;
     for rows in tables {
-        table.add(&rows)?;
+        table.add(&rows).map_err(io::Error::other)?;
     }
-    table.finish()
-}
-
-#[cfg(test)]
-pub fn write(rows: Rows, out: &mut dyn Write) -> io::Result<()> {
-    write_all(std::iter::once(rows), out).map_err(io::Error::other)
+    table.finish().map_err(io::Error::other)
 }
 
 /// A buffer for the library, whose writer must be owned and `Send`; our writer is neither.

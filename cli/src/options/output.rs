@@ -87,11 +87,7 @@ impl OutputArgs {
     /// It cannot be written.
     pub fn write(&self, form: Form, render: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
         match (self.file(), form) {
-            (Some(path), Form::Text | Form::Markdown) => output::create(path, self.overwrite, |out| {
-                let mut plain = anstream::StripStream::new(Vec::new());
-                render(&mut plain)?;
-                out.write_all(&plain.into_inner())
-            }),
+            (Some(path), Form::Text | Form::Markdown) => output::create_plain(path, self.overwrite, render),
             (Some(path), _) => output::create(path, self.overwrite, render),
             (None, Form::Text) => text::print_lines(render),
             (None, Form::Json) => text::print(render),

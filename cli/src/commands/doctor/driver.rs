@@ -11,7 +11,7 @@ use super::Finding;
 use crate::load::in_folder;
 use crate::text::units;
 use crate::{probe, usage};
-use culeak::rm;
+use culeak::{rm, table};
 use culeak_driver::{Findings, LIBRARY};
 
 /// The CUDA versions whose functions are compared with those that culeak knows (`src/cuda_functions.rs`).
@@ -147,13 +147,22 @@ fn nvml(answer: Result<String, String>) -> Finding {
     }
 }
 
+/// What to do about an error of the driver, by its code.
+const REMEDIES: [(&str, &str); 3] = table! {
+    "802", "the NVSwitch fabric is not ready: sudo systemctl start nvidia-fabricmanager";
+    "804", "the compatibility package does not support this GPU: remove its folder (cuda/compat) from LD_LIBRARY_PATH";
+    "999", "reload the module of unified memory, as after suspend: sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm";
+};
+
 /// What to do if the driver cannot be used; `reason` is the loader's or the driver's message.
 fn remedy(reason: &str, module: Option<&str>, root: &Path) -> String {
     let code = reason
         .split_once(" returned ")
         .and_then(|(_, rest)| rest.split(' ').next());
+    if let Some((_, remedy)) = REMEDIES.iter().find(|(known, _)| code == Some(*known)) {
+        return (*remedy).to_owned();
+    }
     match code {
-        Some("802") => return "the NVSwitch fabric is not ready: sudo systemctl start nvidia-fabricmanager".to_owned(),
         Some("803") => {
             let version = module.unwrap_or("of another version");
             return format!(
@@ -161,15 +170,7 @@ fn remedy(reason: &str, module: Option<&str>, root: &Path) -> String {
                  container use the host's {LIBRARY}"
             );
         }
-        Some("804") => {
-            return "the compatibility package does not support this GPU: remove its folder (cuda/compat) from LD_LIBRARY_PATH"
-                .to_owned();
-        }
         Some("100") => return no_device(root),
-        Some("999") => {
-            return "reload the module of unified memory, as after suspend: sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm"
-                .to_owned();
-        }
         _ => {}
     }
     if root.join("usr/lib/wsl/lib").join(LIBRARY).exists() {

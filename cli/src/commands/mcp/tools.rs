@@ -542,6 +542,6 @@ mod tests {
                 tool.about
             );
         }
-        crate::commands::help::expect_table("agents.md", "tools", &table);
+        crate::commands::help::tests::expect_table("agents.md", "tools", &table);
     }
 }

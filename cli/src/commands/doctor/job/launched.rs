@@ -291,7 +291,11 @@ mod tests {
             answer(3, Some("no library")),
         ];
         let (texts, summary) = texts(&all, Some(6));
-        let expected = ["rank 2: no folder", "ranks 0, 3: no library", "ranks 4-5: did not answer"];
+        let expected = [
+            "rank 2: no folder",
+            "ranks 0, 3: no library",
+            "ranks 4-5: did not answer",
+        ];
         for (found, expected) in texts.iter().zip(expected) {
             assert!(found.starts_with(expected), "{expected}: {texts:#?}");
         }
