@@ -26,7 +26,7 @@ pub mod inputs;
 mod pages;
 
 /// Show the memory that a process holds or leaked, by call site
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 #[command(after_help = "\
 Examples:
   culeak report app.host.4711.culeak            leaks of a finished program
@@ -164,7 +164,14 @@ impl ReportArgs {
 
 /// Reports every input that can be read; any other input makes the exit code 2.
 pub fn execute(args: &ReportArgs) -> Result<ExitCode, Failure> {
-    let form = args.output.form()?;
+    execute_as(args, args.output.form()?)
+}
+
+/// As [`execute`], in a format that the name of the file does not choose.
+///
+/// # Errors
+/// No input can be read, or the file cannot be written.
+pub fn execute_as(args: &ReportArgs, form: Form) -> Result<ExitCode, Failure> {
     load::segments::are_wanted(&args.selection.kind)?;
     match args.view.shape() {
         Shape::Phases(name) => return super::phases::execute(args, name.as_deref(), form),

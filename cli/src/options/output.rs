@@ -22,6 +22,9 @@ pub struct OutputArgs {
     pub json: bool,
     #[command(flatten)]
     pub overwrite: Overwrite,
+    /// Text goes to standard error, of a command whose program has standard output.
+    #[arg(skip)]
+    pub on_stderr: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,6 +92,7 @@ impl OutputArgs {
         match (self.file(), form) {
             (Some(path), Form::Text | Form::Markdown) => output::create_plain(path, self.overwrite, render),
             (Some(path), _) => output::create(path, self.overwrite, render),
+            (None, Form::Text) if self.on_stderr => text::to_stderr(render),
             (None, Form::Text) => text::print_lines(render),
             (None, Form::Json) => text::print(render),
             (None, _) => output::create(Path::new("-"), self.overwrite, render),

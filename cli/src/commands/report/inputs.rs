@@ -51,7 +51,7 @@ impl<'a> Inputs<'a> {
                 let invisible = form == Form::Html || !io::stdout().is_terminal();
                 let progress = || Progress::over("reading", several.len() as u64, Unit::Of("files"));
                 // The reader of a job has its own bar.
-                inputs.progress = (invisible && !args.shows_job()).then(progress);
+                inputs.progress = (invisible && !args.shows_job() && !args.output.on_stderr).then(progress);
                 inputs.places = places.into_iter();
             }
         }
