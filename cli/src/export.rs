@@ -10,7 +10,6 @@ pub mod curve;
 pub mod firefox;
 pub mod flamegraph;
 pub mod folded;
-mod html;
 pub mod memory_viz;
 #[cfg(feature = "parquet")]
 pub mod parquet;
@@ -62,8 +61,6 @@ pub enum Ability {
     Snapshots,
     /// Suppressions leave stacks out.
     Suppressions,
-    /// It says what suppressions left out.
-    Suppressed,
 }
 
 macro_rules! formats {
@@ -92,8 +89,6 @@ formats! {
         [Objects, Segments, Processes, Suppressions], parquet::export;
     "memory_viz", "PyTorch memory snapshot, for pytorch.org/memory_viz", [".pickle", ".pkl"],
         [Times, Suppressions], memory_viz::export;
-    "html", "Self-contained HTML page, as from `report -o FILE.html`", [".html", ".htm"],
-        [Stacks, Segments, Times, Processes, Snapshots, Suppressions, Suppressed], html::export;
 }
 
 /// In the place of Parquet in a build without it, which `culeak export` refuses.

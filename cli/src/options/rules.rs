@@ -263,14 +263,26 @@ pub fn read_suppressions(files: &[PathBuf], built_in: bool) -> Result<Suppressio
     Ok(suppressions)
 }
 
-/// Suppressions for commands that suppress nothing, not even the built-in list, unless a file is named.
-///
-/// # Errors
-/// See [`read_suppressions`].
-pub fn suppressions_if_any(files: &[PathBuf], not_built_in: bool) -> Result<Suppressions, Failure> {
-    match files {
-        [] => Ok(Suppressions::default()),
-        files => read_suppressions(files, !not_built_in),
+/// The suppressions of commands that suppress nothing, not even the built-in list, unless a file is named.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Rules")]
+pub struct SuppressionArgs {
+    /// Leave out stacks that match a rule in this file or a built-in rule (as in check), and show their total; repeatable
+    #[arg(long, value_name = "FILE")]
+    pub suppressions: Vec<PathBuf>,
+    /// Apply only the rules in the files of --suppressions
+    #[arg(long, requires = "suppressions")]
+    pub no_builtin_suppressions: bool,
+}
+
+impl SuppressionArgs {
+    /// # Errors
+    /// See [`read_suppressions`].
+    pub fn read(&self) -> Result<Suppressions, Failure> {
+        match self.suppressions.as_slice() {
+            [] => Ok(Suppressions::default()),
+            files => read_suppressions(files, !self.no_builtin_suppressions),
+        }
     }
 }
 
