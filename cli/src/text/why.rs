@@ -8,6 +8,7 @@ use culeak::analysis::why::{
     Also, HolderRow, Matched, ModuleRow, Modules, One, Origin, OriginKey, Retained, SiteHolder, SiteHolders, Why,
 };
 use culeak::snapshot::{Class, Step};
+use culeak::table;
 
 use super::report::sums::{Sum, losses_in_words, titled};
 use super::{host, objects, parts, units};
@@ -65,7 +66,7 @@ fn headline(why: &Why) -> Text {
     let filtered = if why.filter.is_some() { " (filtered)" } else { "" };
     if why.total.count == 0 {
         let of: String = why.selector.iter().map(|selector| format!(" of {selector}")).collect();
-        let is = nothing_is(why.class.unwrap_or_default());
+        let is = words_of(why.class.unwrap_or_default())[2];
         return bold(format!("nothing{of} is {is}{when}{filtered}"));
     }
     let sites = counted(why.call_sites, "call site");
@@ -85,15 +86,23 @@ fn headline(why: &Why) -> Text {
     )) + filtered
 }
 
-/// What no memory is, after `nothing is`.
-fn nothing_is(class: Class) -> &'static str {
-    match class {
-        Class::Held => "held",
-        Class::Cycle => "held by an uncollected cycle",
-        Class::NativeHolder => "held by native code through a Python object",
-        Class::OverCounted => "over-counted",
-        Class::Lost => "lost",
-    }
+/// Of each class: the name of its sum, what a call site's memory is, and what no memory is, after `nothing is`.
+const CLASSES: [(Class, &str, &str, &str); 5] = table! {
+    Class::Held, "held", "held by a variable", "held";
+    Class::Cycle, "cycles", "in a cycle", "held by an uncollected cycle";
+    Class::NativeHolder, "native code", "held by native code", "held by native code through a Python object";
+    Class::OverCounted, "over-counted", "over-counted", "over-counted";
+    Class::Lost, "lost", "lost", "lost";
+};
+
+fn words_of(class: Class) -> [&'static str; 3] {
+    let row = CLASSES.iter().find(|(of, ..)| *of == class);
+    row.map_or([""; 3], |&(_, sum, is, nothing_is)| [sum, is, nothing_is])
+}
+
+/// What memory of a class is.
+pub fn is_of(class: Class) -> &'static str {
+    words_of(class)[1]
 }
 
 /// Lines of modules besides the holders.
@@ -365,13 +374,7 @@ fn one(block: &One, page: &mut Document) {
 pub(super) fn sums(why: &Why) -> Vec<Sum> {
     let mut rows: Vec<Sum> = Vec::new();
     for total in why.classes.iter().filter(|_| why.block.is_none()) {
-        let name = match total.class {
-            Class::Held => "held",
-            Class::Cycle => "cycles",
-            Class::NativeHolder => "native code",
-            Class::OverCounted => "over-counted",
-            Class::Lost => "lost",
-        };
+        let [name, ..] = words_of(total.class);
         rows.push((name, format!("{}{}", parts::tally(total.tally), meaning(total.class))));
     }
     if let Some(filter) = &why.filter {
