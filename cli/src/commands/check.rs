@@ -181,16 +181,13 @@ fn judge(args: &CheckArgs, rules: &Rules, inputs: &[OsString], mut unrecorded: V
     };
     unrecorded.extend(left_out.iter().map(|sentence| missing_beside(sentence)));
     loaded.retain_mut(|item| {
+        has_ended(item, rules);
         let judged = match args.update_baseline {
             true => {
-                has_ended(item, rules);
                 let found = load::at::find(item, rules.at.as_ref(), &args.names);
                 found.and_then(|()| check_baseline(item, rules))
             }
-            false => {
-                has_ended(item, rules);
-                load::at::judge(item, rules, &args.names).and_then(|()| with_holders(item, rules))
-            }
+            false => load::at::judge(item, rules, &args.names).and_then(|()| with_holders(item, rules)),
         };
         let judged = judged.inspect_err(progress::fail).is_ok();
         unreadable += usize::from(!judged);

@@ -2,7 +2,6 @@
 
 use culeak::analysis::report::Tally;
 use culeak::analysis::words::of_kind;
-use culeak::snapshot::ProcessState;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
@@ -63,13 +62,9 @@ fn title(state: &State, palette: &Palette, area: Rect, buffer: &mut Buffer) {
     let mut right = Vec::new();
     if let Some(reading) = state.reading_shown() {
         left.push(Span::raw(format!(" {}", command(reading))));
-        let lasted = units::duration(reading.at_ns);
-        right.push(match reading.process.state {
-            ProcessState::Running => Span::raw(format!("running for {lasted}")),
-            ProcessState::Exited => Span::styled(format!("exited after {lasted}"), palette.bold),
-            ProcessState::Ended => Span::styled(format!("ended without exit handlers after {lasted}"), palette.bold),
-            ProcessState::Unknown => Span::raw(format!("last seen after {lasted}")),
-        });
+        let state = reading.process.state;
+        let style = if state.has_ended() { palette.bold } else { palette.plain };
+        right.push(Span::styled(parts::lasted(state, reading.at_ns), style));
     }
     if state.paused {
         right.push(Span::styled("  PAUSED", palette.warning));

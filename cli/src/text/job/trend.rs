@@ -5,7 +5,7 @@ use culeak::analysis::report::shell_word;
 use culeak::analysis::tally::Tally;
 use culeak::analysis::trend::{Against, Class};
 
-use super::{bad_if, cell, part, subject};
+use super::{bad_if, part, subject};
 use crate::document::{BAD, Cell, Document, GOOD, Rows, WARN, counted, styled};
 use crate::text::trend::{classes, sizes, style};
 use crate::text::units::when;
@@ -97,7 +97,7 @@ fn sites(trend: &JobTrend, page: &mut Document) {
         .column("class", |row| row.class.name())
         .column("processes", |row| part(row.agreeing as u64, row.judged as u64))
         .column("in all", |row| sizes(row.site.object, row.first, row.last, ""))
-        .column("call site", |row| cell(&row.site))
+        .column("call site", |row| parts::cell(&row.site))
         .column("", sentence)
         .style(|row| bad_if(style(row.class) == BAD))
         .below(|row, page| parts::callers_of(&row.site, page));
