@@ -34,6 +34,7 @@ use crate::options::config::ConfigArgs;
 use crate::options::display::DisplayArgs;
 use crate::options::refusals::{self, Asked};
 use crate::text::parts::{BOLD, Styled};
+use crate::text::units::when;
 use crate::usage::ProbeUsageArgs;
 use crate::{probe, symbolize, usage};
 
@@ -292,10 +293,7 @@ pub fn sentence(error: &clap::Error, words: &[OsString]) -> Option<String> {
         }
         ErrorKind::InvalidValue if texts(ContextKind::InvalidValue).iter().all(String::is_empty) => {
             let values = texts(ContextKind::ValidValue);
-            let values = match values.is_empty() {
-                true => String::new(),
-                false => format!("; the values are {}", values.join(", ")),
-            };
+            let values = when(!values.is_empty(), || format!("; the values are {}", values.join(", ")));
             Some(format!("{} needs a value; type: {first}{values}", bare(first)))
         }
         _ => None,
@@ -370,15 +368,8 @@ fn swallowed(command: &str, words: &[OsString]) -> Option<String> {
     };
     words.windows(2).find_map(|pair| {
         let (option, value) = (pair[0].to_str()?, pair[1].to_str()?);
-        let is_it = |argument: &&clap::Arg| {
-            let long = option
-                .strip_prefix("--")
-                .is_some_and(|name| argument.get_long() == Some(name));
-            let short = option
-                .strip_prefix('-')
-                .is_some_and(|name| argument.get_short().is_some_and(|c| name == c.to_string()));
-            (long || short) && argument.get_action().takes_values()
-        };
+        let is_it =
+            |argument: &&clap::Arg| argument.get_action().takes_values() && names(argument).any(|name| name == option);
         let argument = command.get_arguments().find(is_it).filter(|_| is_input(value))?;
         let name = argument.get_value_names()?.first()?;
         // Other values may be numbers.

@@ -62,6 +62,13 @@ impl Failure {
     }
 }
 
+/// So that `?` turns the sentence of a `map_err` into a failure.
+impl<S: Into<String>> From<S> for Failure {
+    fn from(message: S) -> Failure {
+        Failure::new(message)
+    }
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The message may contain paths from a recording.

@@ -1,4 +1,4 @@
-//! Snapshots in the formats of other tools: one file each, each a [`Format`]. A new format is a file, and a line of [`FORMATS`].
+//! Snapshots in the formats of other tools: one file each. A new format is a file, and a row of [`FORMATS`].
 //!
 //! Formats of stacks (folded stacks, flame graphs, pprof, speedscope, Firefox) are made from
 //! [`culeak::analysis::profile::Profile`], so that they add up to what the report lists. Formats of records (tables,
@@ -10,7 +10,6 @@ pub mod curve;
 pub mod firefox;
 pub mod flamegraph;
 pub mod folded;
-mod html;
 pub mod memory_viz;
 #[cfg(feature = "parquet")]
 pub mod parquet;
@@ -21,7 +20,6 @@ pub mod records;
 pub mod speedscope;
 pub mod window;
 
-use std::fmt;
 use std::io::{self, Write};
 
 use culeak::analysis::job::member::Member;
@@ -34,6 +32,7 @@ use folded::Cost;
 use records::Rows;
 
 /// A format of another tool.
+#[derive(Debug)]
 pub struct Format {
     /// As in `--format`.
     pub name: &'static str,
@@ -62,44 +61,49 @@ pub enum Ability {
     Snapshots,
     /// Suppressions leave stacks out.
     Suppressions,
-    /// It says what suppressions left out.
-    Suppressed,
 }
 
-/// All formats.
-pub static FORMATS: &[Format] = &[
-    pprof::FORMAT,
-    speedscope::FORMAT,
-    folded::FORMAT,
-    perfetto::FORMAT,
-    firefox::FORMAT,
-    csv::FORMAT,
-    parquet::FORMAT,
-    memory_viz::FORMAT,
-    html::FORMAT,
-];
+macro_rules! formats {
+    ($($name:literal, $about:expr, $endings:expr, [$($can:ident),+], $write:path;)+) => {
+        /// All formats.
+        pub static FORMATS: &[Format] = &[$(Format {
+            name: $name, about: $about, endings: &$endings, can: &[$(Ability::$can),+], write: $write
+        }),+];
+    };
+}
 
-/// In the place of Parquet in a build without it.
+formats! {
+    "pprof", "Gzipped protobuf for pprof", [".pb.gz", ".pprof"],
+        [Stacks, Objects, Segments, Processes, Suppressions], pprof::export;
+    "speedscope", "JSON for speedscope", [".speedscope.json"],
+        [Stacks, Segments, Processes, Suppressions], speedscope::export;
+    "folded", "One line per stack, for flamegraph.pl, inferno and speedscope", [".folded"],
+        [Stacks, Objects, Segments, Processes, Suppressions], folded::export;
+    "perfetto", "Trace with counters over time, for ui.perfetto.dev", [".pftrace"],
+        [Times, Processes, Snapshots], perfetto::export;
+    "firefox", "Processed profile, for profiler.firefox.com", [],
+        [Processes, Suppressions], firefox::export;
+    "csv", "One row per live allocation", [".csv"],
+        [Objects, Segments, Processes, Suppressions], csv::export;
+    "parquet", parquet::ABOUT, [".parquet"],
+        [Objects, Segments, Processes, Suppressions], parquet::export;
+    "memory_viz", "PyTorch memory snapshot, for pytorch.org/memory_viz", [".pickle", ".pkl"],
+        [Times, Suppressions], memory_viz::export;
+}
+
+/// In the place of Parquet in a build without it, which `culeak export` refuses.
 #[cfg(not(feature = "parquet"))]
 mod parquet {
-    pub const FORMAT: super::Format = super::Format {
-        name: "parquet",
-        about: "One row per live allocation, typed and compressed (not in this build)",
-        endings: &[".parquet"],
-        can: &[],
-        write: |_, _| Err(std::io::ErrorKind::Unsupported.into()),
-    };
+    pub const ABOUT: &str = "One row per live allocation, typed and compressed (not in this build)";
+
+    pub fn export(_: &super::Input, _: &mut dyn std::io::Write) -> std::io::Result<()> {
+        Err(std::io::ErrorKind::Unsupported.into())
+    }
 }
 
 impl Format {
     pub fn has(&self, ability: Ability) -> bool {
         self.can.contains(&ability)
-    }
-}
-
-impl fmt::Debug for Format {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(self.name)
     }
 }
 

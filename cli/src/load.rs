@@ -36,12 +36,13 @@ use std::path::{Path, PathBuf};
 use culeak::analysis::check::{self, Rules, Unseen, Verdict};
 use culeak::analysis::lives::Logged;
 use culeak::analysis::points::Points;
-use culeak::reader;
+use culeak::reader::{self, ReadError};
 use culeak::snapshot::Snapshot;
 use culeak::timeline::Timeline;
 
 pub use by_holder::by_holder;
 pub use file::must_be_recording;
+pub use listed::in_folder;
 pub use members::Members;
 pub use process::{as_pid, has_no_library, process_lives, recording_of};
 pub use trace::traced;
@@ -82,6 +83,11 @@ impl Loaded {
             timeline: None,
             unseen: Vec::new(),
         }
+    }
+
+    /// The same, of a process that sees its files below this folder.
+    pub fn below(self, root: Option<PathBuf>) -> Loaded {
+        Loaded { root, ..self }
     }
 
     /// The verdict on it.
@@ -311,13 +317,7 @@ impl Place {
         &self,
         known: &dyn Fn(u64, bool) -> bool,
     ) -> Result<(Loaded, Option<Vec<u64>>), Failure> {
-        let keys = RefCell::new(None);
-        let loaded = self.load_by(&|path| {
-            let (snapshot, of_stacks) = reader::read_unknown_stacks(path, known)?;
-            keys.replace(Some(of_stacks));
-            Ok(snapshot)
-        })?;
-        Ok((loaded, keys.into_inner()))
+        self.load_beside(|path| reader::read_unknown_stacks(path, known))
     }
 
     /// As [`Place::load`], with the totals of every stack since the start.
@@ -333,13 +333,8 @@ impl Place {
     /// # Errors
     /// As [`Place::load`].
     pub fn load_with_events(&self) -> Result<(Loaded, Option<Timeline>), Failure> {
-        let timeline = RefCell::new(None);
-        let loaded = self.load_by(&|path| {
-            let (snapshot, events) = reader::read_timeline(path)?;
-            timeline.replace(events);
-            Ok(snapshot)
-        })?;
-        Ok((loaded, timeline.into_inner()))
+        let (loaded, timeline) = self.load_beside(reader::read_timeline)?;
+        Ok((loaded, timeline.flatten()))
     }
 
     /// As [`Place::load_with_events`], with the events in the item.
@@ -355,18 +350,27 @@ impl Place {
         Ok(loaded)
     }
 
+    /// The snapshot, and what `read` returns beside it of a recording.
+    fn load_beside<T>(
+        &self,
+        read: impl Fn(&Path) -> Result<(Snapshot, T), ReadError>,
+    ) -> Result<(Loaded, Option<T>), Failure> {
+        let beside = RefCell::new(None);
+        let loaded = self.load_by(&|path| {
+            let (snapshot, more) = read(path)?;
+            beside.replace(Some(more));
+            Ok(snapshot)
+        })?;
+        Ok((loaded, beside.into_inner()))
+    }
+
     fn load_by(&self, read: Reader) -> Result<Loaded, Failure> {
-        let (snapshot, source) = match self {
+        let source = self.to_string();
+        let snapshot = match self {
             Place::Process(pid) => return from_process(*pid, read),
-            Place::File(path) => {
-                let source = path.display().to_string();
-                (file::read(path, &source, read)?, source)
-            }
-            Place::Pipe(path) => {
-                let source = path.display().to_string();
-                (file::read_named_pipe(path, &source, read)?, source)
-            }
-            Place::StandardInput => (file::read_stdin(read)?, "-".to_owned()),
+            Place::File(path) => file::read(path, &source, read)?,
+            Place::Pipe(path) => file::read_named_pipe(path, &source, read)?,
+            Place::StandardInput => file::read_stdin(read)?,
         };
         let shown = if source == "-" { "standard input" } else { &source };
         let is_piped_recording = self.is_pipe() && snapshot.process.recording == shown;
@@ -479,6 +483,20 @@ pub fn all_by(
     load_found(Found::of_all(arguments), load)
 }
 
+/// What `load` returns of each place, and its failures.
+pub fn read<T>(places: &[Place], mut load: impl FnMut(&Place) -> Result<T, Failure>) -> (Vec<T>, Vec<Failure>) {
+    let (mut items, mut failures) = (Vec::new(), Vec::new());
+    let progress = Progress::over("reading", places.len() as u64, Unit::Of("files"));
+    for place in places {
+        match load(place) {
+            Ok(item) => items.push(item),
+            Err(failure) => failures.push(failure),
+        }
+        progress.advance(1);
+    }
+    (items, failures)
+}
+
 fn load_found(found: Found, load: impl Fn(&Place) -> Result<Loaded, Failure>) -> Result<Several, Failure> {
     let Found {
         places,
@@ -486,17 +504,8 @@ fn load_found(found: Found, load: impl Fn(&Place) -> Result<Loaded, Failure>) ->
         left_out,
     } = found;
     warn_of(&left_out);
-    let places = once(places);
-    let mut items = Vec::new();
-    let progress = Progress::over("reading", places.len() as u64, Unit::Of("files"));
-    for place in &places {
-        match load(place) {
-            Ok(item) => items.push(item),
-            Err(failure) => failures.push(failure),
-        }
-        progress.advance(1);
-    }
-    drop(progress);
+    let (items, unread) = read(&once(places), load);
+    failures.extend(unread);
     let unreadable = failures.len();
     let last = if items.is_empty() { failures.pop() } else { None };
     failures.iter().for_each(progress::fail);
@@ -516,10 +525,7 @@ fn from_process(pid: u32, read: Reader) -> Result<Loaded, Failure> {
         found => found?,
     };
     let snapshot = file::read(&path, &path.display().to_string(), read)?;
-    Ok(Loaded {
-        root: Some(root),
-        ..Loaded::of(snapshot, pid.to_string())
-    })
+    Ok(Loaded::of(snapshot, pid.to_string()).below(Some(root)))
 }
 
 #[cfg(test)]

@@ -94,9 +94,7 @@ impl SeriesArgs {
         if let Some(address) = self.listen {
             let served = Served::default();
             let bound = server::start(address, Limits::default(), Arc::clone(&served)).map_err(|error| {
-                Failure::new(format!(
-                    "--listen {address}: cannot be bound: {error}; choose another address or port"
-                ))
+                format!("--listen {address}: cannot be bound: {error}; choose another address or port")
             })?;
             progress::say(format_args!("metrics at http://{bound}/metrics"));
             if !bound.ip().is_loopback() {
@@ -148,8 +146,7 @@ pub fn export(
     sort(inputs, &mut settings)?;
     let path = path.to_path_buf();
     let outlets = || Ok(vec![Box::new(Textfile { path, overwrite }) as Box<dyn Outlet>]);
-    let end = run(Agent::new(settings), Reading::new(names.clone()), None, outlets)?;
-    Ok(end != End::Once { complete: false })
+    run(Agent::new(settings), Reading::new(names.clone()), None, outlets)
 }
 
 struct Textfile {
@@ -269,17 +266,7 @@ fn only_files(pipe: &Place) -> Failure {
     ))
 }
 
-/// What ended [`run`].
-#[derive(Debug, PartialEq, Eq)]
-pub enum End {
-    /// One pass was wanted. Whether all of it succeeded.
-    Once {
-        complete: bool,
-    },
-    Signal,
-}
-
-/// Reads everything, once or until a signal, and calls the outlets after each pass.
+/// Reads everything, once or until a signal, and calls the outlets after each pass. Returns whether all of it succeeded, if once.
 ///
 /// # Errors
 /// Signals cannot be received, or an outlet cannot be started.
@@ -288,11 +275,9 @@ pub fn run(
     mut inputs: Reading,
     every: Option<Duration>,
     outlets: impl FnOnce() -> Result<Vec<Box<dyn Outlet>>, Failure>,
-) -> Result<End, Failure> {
+) -> Result<bool, Failure> {
     // A signal ends a single pass as usual.
-    let signals = every.map(|_| signals::block()).transpose();
-    inputs.signals = signals
-        .map_err(|error| Failure::new(format!("cannot wait for signals: {error}; is a seccomp filter active?")))?;
+    inputs.signals = every.map(|_| signals::block()).transpose()?;
     let mut outlets = outlets()?;
     let mut said: Vec<Option<String>> = vec![None; outlets.len()];
     loop {
@@ -314,7 +299,7 @@ pub fn run(
             *said = failure;
         }
         let Some(every) = every else {
-            return Ok(End::Once { complete });
+            return Ok(complete);
         };
         // A pass that takes long is followed by a pause all the same.
         let next = (began + every).max(Instant::now() + every / 10);
@@ -324,7 +309,7 @@ pub fn run(
     }
 }
 
-fn stopped(signal: Signal) -> End {
+fn stopped(signal: Signal) -> bool {
     progress::say(format_args!("{}: stopped", Escaped(signal.as_str())));
-    End::Signal
+    true
 }

@@ -130,7 +130,7 @@ pub fn replace_own(
     what: &str,
     mark: &str,
     overwrite: Overwrite,
-    files: &[(String, &[u8])],
+    files: &[(String, Vec<u8>)],
 ) -> Result<(), Failure> {
     create_folder(folder, what, "--out")?;
     let is_ours = |content: &[u8]| content.windows(mark.len()).any(|window| window == mark.as_bytes());

@@ -45,7 +45,9 @@ pub struct Labels {
 impl Labels {
     fn origin(&self, member: &Member) -> Origin {
         let program = member.program.script.as_ref().unwrap_or(&member.program.executable);
-        let service = label::value(self.service.as_ref().unwrap_or(program));
+        let service = Some(label::value(self.service.as_ref().unwrap_or(program)));
+        let service = service.filter(|service| !service.is_empty());
+        let service = service.unwrap_or_else(|| "unknown_service".to_owned());
         let known = [
             ("job_id", self.job.clone().or_else(|| member.job.clone())),
             ("host", Some(member.host.clone())),
@@ -63,11 +65,7 @@ impl Labels {
         }
         labels.sort();
         Origin {
-            service: if service.is_empty() {
-                "unknown_service".to_owned()
-            } else {
-                service
-            },
+            service,
             host: label::value(&member.host),
             pid: member.pid,
             labels,
@@ -118,7 +116,7 @@ impl Pusher {
             Protocol::Pyroscope => messages::pyroscope(&origin, &gzip(&profile()?)),
             Protocol::OtlpProfiles => {
                 let profile = ProfileMessage::decode(profile()?.as_slice());
-                let profile = profile.map_err(|error| Failure::new(format!("{subject}: {error}")))?;
+                let profile = profile.map_err(|error| format!("{subject}: {error}"))?;
                 messages::otlp_profiles(&origin, &snapshot, &profile)
             }
         };

@@ -8,11 +8,18 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
+use crate::errors::Failure;
+
 /// Blocks the signals. Call this before starting threads, which would receive them.
 ///
 /// # Errors
 /// The kernel refuses.
-pub fn block() -> io::Result<SignalFd> {
+pub fn block() -> Result<SignalFd, Failure> {
+    let blocked = try_block();
+    blocked.map_err(|error| Failure::new(format!("cannot wait for signals: {error}; is a seccomp filter active?")))
+}
+
+fn try_block() -> io::Result<SignalFd> {
     let mut signals = SigSet::empty();
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
         signals.add(signal);

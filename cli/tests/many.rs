@@ -81,9 +81,7 @@ fn unreadable_files_in_a_folder_are_reported_and_skipped() {
         serde_json::to_vec(&Sample::new().finish(0, 0)).expect("JSON"),
     )
     .expect("written");
-    let page = |format: &'static str| ["export", ".", "--format", format, "-o", "-"];
-    let (perfetto, html) = (page("perfetto"), page("html"));
-    let cases: [(&[&str], &str, i32); 9] = [
+    let cases: [(&[&str], &str, i32); 8] = [
         // A leak that was seen is one, whatever cannot be read.
         (&["check", "."], "== ./00002.culeak ==", 1),
         (&["check", ".", "--allow", "9GiB"], "== ./clean.culeak ==", 2),
@@ -91,8 +89,7 @@ fn unreadable_files_in_a_folder_are_reported_and_skipped() {
         (&["report", ".", "--per-process"], "== ./clean.culeak ==", 2),
         (&["report", "."], "not read: 2 inputs", 2),
         (&["report", ".", "-o", ".html"], "</html>", 2),
-        (&perfetto, "still live", 2),
-        (&html, "</html>", 2),
+        (&["export", ".", "--format", "perfetto", "-o", "-"], "still live", 2),
         (&["trend", ".", "--force", "--all"], "Trainer::step", 2),
     ];
     for (words, shown, code) in cases {

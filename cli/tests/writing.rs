@@ -30,7 +30,6 @@ const WRITERS: &[&[&str]] = &[
     #[cfg(feature = "parquet")]
     &["export", "leaky.json", "--format", "parquet", "-o"],
     &["export", "leaky.json", "--format", "memory_viz", "-o"],
-    &["export", "leaky.json", "--format", "html", "-o"],
     &["check", "leaky.json", "--update-baseline", "--baseline"],
     // Manual pages are written to a folder, under fixed names.
     &["setup", "man", "--out"],

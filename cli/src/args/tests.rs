@@ -5,7 +5,7 @@ use clap_complete::Shell;
 use culeak::analysis::report::By;
 
 use super::*;
-use crate::commands::man::{self, Page};
+use crate::commands::setup::{self, File};
 use crate::export::FORMATS;
 
 /// The commands in a page's examples, without prompt, comment and redirection.
@@ -94,7 +94,9 @@ fn an_option_of_another_command_is_refused_with_the_place_where_it_belongs() {
 
 #[test]
 fn every_command_in_the_readme_and_the_pages_parses() {
-    let pages = [include_str!("../../../README.md")].into_iter().chain(help::pages());
+    let pages = [include_str!("../../../README.md")]
+        .into_iter()
+        .chain(help::tests::pages());
     // What a shell would put in is unknown here.
     let is_whole = |words: &Vec<&str>| !words.iter().any(|word| word.contains("$("));
     let commands: Vec<_> = pages.flat_map(commands).filter(is_whole).collect();
@@ -134,18 +136,18 @@ fn the_pages_name_each_format_and_each_property_of_by() {
     }
 }
 
-fn page_text(page: &Page) -> &str {
-    std::str::from_utf8(&page.text).expect("text")
+fn page_text(page: &File) -> &str {
+    std::str::from_utf8(&page.1).expect("text")
 }
 
 #[test]
 fn every_command_has_a_page_that_names_its_options() {
-    let pages = man::pages(public());
+    let pages = setup::pages(public());
     let whole = public();
     assert_eq!(pages.len(), whole.get_subcommands().count() + 1);
     for command in whole.get_subcommands() {
-        let name = format!("culeak-{}", command.get_name());
-        let page = pages.iter().find(|page| page.name == name).expect("a page");
+        let name = format!("culeak-{}.1", command.get_name());
+        let page = pages.iter().find(|page| page.0 == name).expect("a page");
         let shown = command.get_arguments().filter(|argument| !argument.is_hide_set());
         for option in shown.filter_map(|argument| argument.get_long()) {
             let spelled = format!("\\-\\-{}", option.replace('-', "\\-"));
@@ -156,25 +158,25 @@ fn every_command_has_a_page_that_names_its_options() {
 
 #[test]
 fn no_page_mentions_a_hidden_command() {
-    for page in man::pages(public()) {
+    for page in setup::pages(public()) {
         assert!(
             !page_text(&page).contains("probe") && !page_text(&page).contains("demo\\-program"),
             "{}",
-            page.name
+            page.0
         );
     }
 }
 
 #[test]
 fn a_page_keeps_the_lines_of_examples() {
-    for page in man::pages(public()) {
+    for page in setup::pages(public()) {
         let notes = page_text(&page).split(".SH NOTES\n.nf\n").nth(1).expect("notes");
         assert!(
             notes.contains("Examples:\n") || notes.contains("First steps:\n"),
             "{}",
-            page.name
+            page.0
         );
-        assert!(!page_text(&page).contains(".SH EXTRA"), "{} repeats them", page.name);
+        assert!(!page_text(&page).contains(".SH EXTRA"), "{} repeats them", page.0);
     }
 }
 

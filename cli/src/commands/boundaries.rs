@@ -43,7 +43,7 @@ impl BoundaryArgs {
     /// There is a baseline too, maybe from the config file, or a limit of objects, or a second one of the total.
     pub fn suits(&self, args: &RuleArgs) -> Result<(), Failure> {
         let is_total = |limit: &Limit| (&limit.of, limit.measure) == (&Scope::All, Measure::Bytes);
-        if self.not_above.is_some() && !args.defaults.allow && args.allow.iter().any(is_total) {
+        if self.not_above.is_some() && !args.defaults.set.contains("allow") && args.allow.iter().any(is_total) {
             return Err(Failure::new(
                 "--not-above and a total in --allow exclude each other; leave out one of them",
             ));
@@ -91,10 +91,9 @@ impl BoundaryArgs {
         let found = match (self.not_above, timeline) {
             (None, Some(timeline)) => same_as_last(&mut item, mark, &timeline, &rules),
             (None, None) => same_as_last_snapshot(&mut item, mark, &rules, names),
-            (Some(_), Some(timeline)) => worst(&mut item, mark, &timeline, &rules).map(alone),
-            (Some(_), None) => worst_of_snapshots(&mut item, mark, &rules, names).map(alone),
+            (Some(_), timeline) => worst(&mut item, mark, timeline.as_ref(), &rules, names).map(|worst| (worst, None)),
         };
-        let (boundary, previous) = found.map_err(|reason| Failure::new(format!("{source}: {reason}")))?;
+        let (boundary, previous) = found.map_err(|reason| format!("{source}: {reason}"))?;
         item.snapshot.taken.point = Some(Point::Mark(mark.to_owned()));
         rules.boundary = Some(boundary);
         rules.previous = previous;
@@ -118,10 +117,6 @@ fn mark(rules: &Rules) -> Result<&str, Failure> {
 
 /// A boundary, and what was held at the previous one if they are compared.
 type Compared = (Boundary, Option<BySite>);
-
-fn alone(boundary: Boundary) -> Compared {
-    (boundary, None)
-}
 
 /// The program's state at the last mark, and what it held at the previous one.
 fn same_as_last(item: &mut Loaded, mark: &str, timeline: &Timeline, rules: &Rules) -> Result<Compared, String> {
@@ -194,78 +189,72 @@ fn same_as_last_snapshot(item: &mut Loaded, mark: &str, rules: &Rules, names: &N
     Ok((boundary, Some(held)))
 }
 
-fn worst(item: &mut Loaded, mark: &str, timeline: &Timeline, rules: &Rules) -> Result<Boundary, String> {
-    let times = boundaries::times(&item.snapshot, mark)?;
-    let mut worst = Worst::default();
-    boundaries::states(&item.snapshot, timeline, &times, |number, state| {
-        let is_worst = worst.add(number, times[number], &check::verdict(state, rules));
-        if is_worst {
-            worst.state = Some(state.clone());
-        }
-    });
-    let last = times.last().copied().unwrap_or(0);
-    let state = worst.state.take().ok_or_else(|| before_log(mark, last, timeline))?;
-    let begins = units::duration(timeline.since_ns);
-    let why =
-        format!("the others are older than the event log, which begins {begins} after the start, because it was full");
-    let boundary = worst.boundary(item, mark, &times, &why, LARGER_LOG);
-    item.snapshot = state;
-    Ok(boundary)
-}
-
-fn worst_of_snapshots(item: &mut Loaded, mark: &str, rules: &Rules, names: &NameArgs) -> Result<Boundary, String> {
+/// The mark with the worst verdict, whose state the input shows then.
+fn worst(
+    item: &mut Loaded,
+    mark: &str,
+    timeline: Option<&Timeline>,
+    rules: &Rules,
+    names: &NameArgs,
+) -> Result<Boundary, String> {
     let mut times = boundaries::times(&item.snapshot, mark)?;
-    if item.snapshot.taken.automatic.is_some() {
-        let what = "a snapshot shows one of the marks";
-        item.unseen.push(Unseen::part(
-            "--not-above",
-            what,
-            "name the recording that it lies beside",
-        ));
-    }
     let mut worst = Worst::default();
-    let unreadable = at_marks(item, mark, names, |at_mark| {
-        // Its mark is the last that it knows; a process that still runs may have set it meanwhile.
-        let Some(time_ns) = mark_time(&at_mark.snapshot, mark) else {
-            return;
-        };
-        let number = times.binary_search(&time_ns).unwrap_or_else(|number| {
-            times.insert(number, time_ns);
-            number
-        });
-        if worst.add(number, time_ns, &check::verdict(&at_mark.snapshot, rules)) {
-            worst.state = Some(at_mark);
+    let (missing, why, next) = match timeline {
+        Some(timeline) => {
+            boundaries::states(&item.snapshot, timeline, &times, |number, state| {
+                if worst.add(number, times[number], &check::verdict(state, rules)) {
+                    worst.state = Some(Loaded::of(state.clone(), item.source.clone()));
+                }
+            });
+            let begins = units::duration(timeline.since_ns);
+            let why = format!(
+                "the others are older than the event log, which begins {begins} after the start, because it was full"
+            );
+            let last = times.last().copied().unwrap_or(0);
+            (before_log(mark, last, timeline), why, LARGER_LOG)
         }
-    });
-    let state = worst.state.take().ok_or_else(|| no_state(item, mark, &unreadable))?;
-    let why = format!(
-        "the others have no snapshot{}",
-        at::because(&item.snapshot, &unreadable)
-    );
-    let boundary = worst.boundary(item, mark, &times, &why, at::RECORD_MARKS);
+        None => {
+            if item.snapshot.taken.automatic.is_some() {
+                let (what, next) = (
+                    "a snapshot shows one of the marks",
+                    "name the recording that it lies beside",
+                );
+                item.unseen.push(Unseen::part("--not-above", what, next));
+            }
+            let unreadable = at_marks(item, mark, names, |at_mark| {
+                // Its mark is the last that it knows; a process that still runs may have set it meanwhile.
+                let Some(time_ns) = mark_time(&at_mark.snapshot, mark) else {
+                    return;
+                };
+                let number = times.binary_search(&time_ns).unwrap_or_else(|number| {
+                    times.insert(number, time_ns);
+                    number
+                });
+                if worst.add(number, time_ns, &check::verdict(&at_mark.snapshot, rules)) {
+                    worst.state = Some(at_mark);
+                }
+            });
+            let because = at::because(&item.snapshot, &unreadable);
+            let why = format!("the others have no snapshot{because}");
+            (no_state(item, mark, &unreadable), why, at::RECORD_MARKS)
+        }
+    };
+    let state = worst.state.take().ok_or(missing)?;
+    let boundary = worst.boundary(item, mark, &times, &why, next);
     shows(item, state);
     Ok(boundary)
 }
 
 /// The mark with the worst verdict, of those whose state is known; of equal ones, that at which most was held.
-struct Worst<S> {
+#[derive(Default)]
+struct Worst {
     held: Vec<HeldAt>,
     /// Its number, from 0 on, and how bad it is.
     at: Option<(usize, (Outcome, usize, u64))>,
-    state: Option<S>,
+    state: Option<Loaded>,
 }
 
-impl<S> Default for Worst<S> {
-    fn default() -> Worst<S> {
-        Worst {
-            held: Vec::new(),
-            at: None,
-            state: None,
-        }
-    }
-}
-
-impl<S> Worst<S> {
+impl Worst {
     /// Whether this mark is worse than those before.
     fn add(&mut self, number: usize, time_ns: u64, verdict: &Verdict) -> bool {
         let tally = verdict.judged;
@@ -324,11 +313,7 @@ fn no_state(item: &Loaded, mark: &str, unreadable: &[Failure]) -> String {
 /// others cannot be read.
 fn at_marks(item: &Loaded, mark: &str, names: &NameArgs, mut visit: impl FnMut(Loaded)) -> Vec<Failure> {
     if was_taken_at(&item.snapshot, mark) {
-        let own = Loaded {
-            root: item.root.clone(),
-            ..Loaded::of(item.snapshot.clone(), item.source.clone())
-        };
-        visit(own);
+        visit(Loaded::of(item.snapshot.clone(), item.source.clone()).below(item.root.clone()));
         return Vec::new();
     }
     at::each_at_mark(&item.snapshot, mark, |mut at_mark| {

@@ -27,7 +27,7 @@ use super::program::{self, ProgramArgs};
 use crate::errors::{Failure, USAGE, exit_of};
 use crate::escape::Escaped;
 use crate::launch::incomplete;
-use crate::load::{self, Found, Loaded, Place, Several, holders};
+use crate::load::{self, Found, Loaded, Several, holders};
 use crate::options::format::{self, Format};
 use crate::options::rules::{Failing, RuleArgs, check_baseline, is_baseline};
 use crate::options::{NameArgs, groups};
@@ -181,16 +181,13 @@ fn judge(args: &CheckArgs, rules: &Rules, inputs: &[OsString], mut unrecorded: V
     };
     unrecorded.extend(left_out.iter().map(|sentence| missing_beside(sentence)));
     loaded.retain_mut(|item| {
+        has_ended(item, rules);
         let judged = match args.update_baseline {
             true => {
-                has_ended(item, rules);
                 let found = load::at::find(item, rules.at.as_ref(), &args.names);
                 found.and_then(|()| check_baseline(item, rules))
             }
-            false => {
-                has_ended(item, rules);
-                load::at::judge(item, rules, &args.names).and_then(|()| with_holders(item, rules))
-            }
+            false => load::at::judge(item, rules, &args.names).and_then(|()| with_holders(item, rules)),
         };
         let judged = judged.inspect_err(progress::fail).is_ok();
         unreadable += usize::from(!judged);
@@ -350,10 +347,9 @@ fn at_boundaries(
     inputs: &[OsString],
     mut unrecorded: Vec<Unseen>,
 ) -> Result<u8, Failure> {
-    let (mut judged, mut unreadable) = (Vec::new(), 0);
     let Found {
         places,
-        failures,
+        mut failures,
         left_out,
     } = match args.command.is_empty() {
         true => Found::of_all(inputs),
@@ -361,16 +357,9 @@ fn at_boundaries(
     };
     load::warn_of(&left_out);
     unrecorded.extend(left_out.iter().map(|sentence| missing_beside(sentence)));
-    let load = |place: &Place| args.boundary.load(place, rules, &args.names);
-    for result in failures.into_iter().map(Err).chain(places.iter().map(load)) {
-        match result {
-            Ok(at) => judged.push(at),
-            Err(failure) => {
-                unreadable += 1;
-                progress::fail(&failure);
-            }
-        }
-    }
+    let (judged, unread) = load::read(&places, |place| args.boundary.load(place, rules, &args.names));
+    failures.extend(unread);
+    failures.iter().for_each(progress::fail);
     if judged.is_empty() {
         return Ok(USAGE);
     }
@@ -378,7 +367,7 @@ fn at_boundaries(
         .iter()
         .map(|at| (at.item.source.as_str(), at.item.verdict(&at.rules)))
         .collect();
-    unrecorded.extend(of_unread_inputs(unreadable));
+    unrecorded.extend(of_unread_inputs(failures.len()));
     finish(args, verdicts, judged.iter().map(|at| &at.item), unrecorded)
 }
 

@@ -35,8 +35,8 @@ pub fn execute(args: &ReportArgs, form: Form) -> Result<ExitCode, Failure> {
         source: item.source.clone(),
     };
     args.names.name_frames(&mut item);
-    let stats = Stats::of(&item.snapshot, &timeline, &options)
-        .map_err(|unknown| Failure::new(format!("{}: {unknown}", item.source)))?;
+    let stats =
+        Stats::of(&item.snapshot, &timeline, &options).map_err(|unknown| format!("{}: {unknown}", item.source))?;
     let title = format!("culeak: events of {}", text::parts::process(&stats.process));
     let page = || text::stats::page(&stats, args.view.full_stacks);
     args.output.page(form, &title, &stats, page)?;

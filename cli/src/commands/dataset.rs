@@ -24,17 +24,19 @@ pub struct DatasetArgs {
     pub no_blocks: bool,
 }
 
-/// What a dataset is made of.
+/// What is sent, or written to a dataset.
 #[cfg_attr(
-    not(feature = "parquet"),
-    allow(dead_code, reason = "such a build refuses to write one")
+    not(all(feature = "parquet", feature = "push")),
+    allow(dead_code, reason = "a build that lacks one of them refuses it")
 )]
 pub struct Wanted<'a> {
     pub inputs: &'a [OsString],
     /// Again and again, until all processes have ended.
     pub every: Option<Duration>,
     pub job: Option<&'a str>,
-    /// Without it, each process as reports show it, and at its peak.
+    /// Of what is sent: call sites with metrics of their own.
+    pub top: Option<usize>,
+    /// Of a dataset; without it, each process as reports show it, and at its peak.
     pub at: Option<&'a Point>,
     pub with_blocks: bool,
     pub categories: Categories,
@@ -107,11 +109,7 @@ mod with_parquet {
             Some(every) => {
                 // Engines may read it before the job begins.
                 work.store.create().map_err(|problem| unusable(&problem))?;
-                let signals = signals::block().map_err(|error| {
-                    Failure::new(format!(
-                        "cannot wait for signals: {error}; export once with culeak export -f dataset"
-                    ))
-                })?;
+                let signals = signals::block()?;
                 let mut rounds = Rounds::default();
                 let began = Instant::now();
                 for nth in 1_u32.. {

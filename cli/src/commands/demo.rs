@@ -18,6 +18,7 @@ use culeak_driver::demo_program::{Planted, ROUND_DONE};
 
 use crate::errors::Failure;
 use crate::launch::shim;
+use crate::load::in_folder;
 use crate::text::parts::{BAD, BOLD, DIM, GOOD, Styled};
 use crate::text::{self, units};
 use crate::{load, probe};
@@ -223,9 +224,11 @@ impl Tour {
     /// The name of this process's recording.
     fn recording(&self, process: &str) -> Result<String, Failure> {
         let ending = format!(".{process}.culeak");
-        let entries = fs::read_dir(self.folder()).into_iter().flatten().flatten();
-        let mut names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
-        let name = names.find(|name| name.ends_with(&ending)).map(|name| self.name(name));
+        let found = in_folder(self.folder(), |name| name.ends_with(&ending));
+        let name = found
+            .first()
+            .and_then(|path| path.file_name()?.to_str())
+            .map(|name| self.name(name.to_owned()));
         name.ok_or_else(|| {
             let message = "the demo: the program ran, but nothing was recorded; run `culeak doctor` to find the reason";
             Failure::with_exit(message, 1)

@@ -13,7 +13,7 @@ use culeak::analysis::profile::{Options, Profile};
 use culeak::point::Point;
 use culeak::table;
 
-use super::dataset::{self, DatasetArgs};
+use super::dataset::{self, DatasetArgs, Wanted};
 use super::send;
 use crate::document::Document;
 use crate::errors::{Failure, USAGE};
@@ -23,7 +23,7 @@ use crate::load::{self, Loaded, Place, Several};
 use crate::monitor;
 use crate::options::NameArgs;
 use crate::options::categories::CategoryArgs;
-use crate::options::rules::suppressions_if_any;
+use crate::options::rules::SuppressionArgs;
 use crate::options::selection::Selection;
 use crate::options::server::ServerArgs;
 use crate::output::{self, Overwrite};
@@ -54,12 +54,8 @@ pub struct ExportArgs {
     pub output: Option<PathBuf>,
     #[arg(long, help = objects_help())]
     pub objects: bool,
-    /// Exclude stacks that match a rule in this file or a built-in rule (as in check), and print their total; repeatable
-    #[arg(long, value_name = "FILE")]
-    pub suppressions: Vec<PathBuf>,
-    /// Apply only the rules in the files of --suppressions
-    #[arg(long, requires = "suppressions")]
-    pub no_builtin_suppressions: bool,
+    #[command(flatten)]
+    pub suppressions: SuppressionArgs,
     /// folded: meaning of the number in each line
     #[arg(long, default_value = "bytes")]
     pub cost: Cost,
@@ -158,7 +154,8 @@ impl ExportArgs {
             let names = FORMATS.iter().map(|format| format.name);
             let names: Vec<&str> = names.chain([FIGURES, DATASET]).collect();
             Failure::new(format!(
-                "{name}: no format is chosen, and the name does not end as one format's files do; add --format with one of {}",
+                "{name}: no format is chosen, and the name does not end as one format's files do; add --format with one of {}; \
+                 pages are written by culeak report -o FILE.html",
                 names.join(", ")
             ))
         })
@@ -179,7 +176,7 @@ impl ExportArgs {
                 "it lists single blocks, and the memory at a peak is recorded by stack";
             "--objects", self.objects, Ability::Objects, "it shows bytes, which objects do not have";
             "--kind of the kernel driver", of_segments, Ability::Segments, "it does not show memory from the kernel driver";
-            "--suppressions", !self.suppressions.is_empty(), Ability::Suppressions, of_device;
+            "--suppressions", !self.suppressions.suppressions.is_empty(), Ability::Suppressions, of_device;
             "--device, --focus, --ignore, --category and --since", of_part, Ability::Suppressions, of_device;
         };
         if let Some((option, _, ability, why)) = refusals
@@ -212,14 +209,17 @@ impl ExportArgs {
 }
 
 pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
+    let wanted = Wanted {
+        inputs: &args.inputs,
+        every: None,
+        job: args.job.as_deref(),
+        top: args.selection.top,
+        at: args.selection.point(),
+        with_blocks: !args.table.no_blocks,
+        categories: args.categories.read()?,
+        names: &args.names,
+    };
     if let Some(to) = &args.server.to {
-        let wanted = send::Wanted {
-            inputs: &args.inputs,
-            every: None,
-            job: args.job.as_deref(),
-            top: args.selection.top,
-            names: &args.names,
-        };
         return send::execute(to, &args.server, &wanted);
     }
     match (args.target()?, &args.output) {
@@ -229,18 +229,7 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
             let is_complete = monitor::export(&args.inputs, settings, &args.names, path, args.overwrite)?;
             Ok(ExitCode::from(if is_complete { 0 } else { USAGE }))
         }
-        (Target::Dataset, Some(folder)) => {
-            let wanted = dataset::Wanted {
-                inputs: &args.inputs,
-                every: None,
-                job: args.job.as_deref(),
-                at: args.selection.point(),
-                with_blocks: !args.table.no_blocks,
-                categories: args.categories.read()?,
-                names: &args.names,
-            };
-            dataset::write(folder, wanted)
-        }
+        (Target::Dataset, Some(folder)) => dataset::write(folder, wanted),
         (Target::File(format), Some(path)) => write(args, format, path),
         (_, None) => Err(Failure::new(
             "-o is missing: name the file, -o - for standard output, or with --format dataset the folder",
@@ -257,7 +246,7 @@ fn write(args: &ExportArgs, format: &Format, path: &Path) -> Result<ExitCode, Fa
     output::check(path, args.overwrite)?;
     args.check(format)?;
     let of_segments = load::segments::are_wanted(&args.selection.kind)?;
-    let suppressions = suppressions_if_any(&args.suppressions, args.no_builtin_suppressions)?;
+    let suppressions = args.suppressions.read()?;
     let categories = args.categories.read()?;
     let Several {
         mut items, unreadable, ..
@@ -311,7 +300,7 @@ fn write(args: &ExportArgs, format: &Format, path: &Path) -> Result<ExitCode, Fa
         lines: args.lines,
     };
     output::create(path, args.overwrite, |out| (format.write)(&input, out))?;
-    if !input.options.suppressions.is_empty() && !format.has(Ability::Suppressed) {
+    if !input.options.suppressions.is_empty() {
         print_suppressed(&input);
     }
     Ok(ExitCode::from(if unreadable > 0 { USAGE } else { 0 }))

@@ -14,6 +14,7 @@ use crate::errors::Failure;
 use crate::text;
 use crate::text::markdown;
 use crate::text::parts::{BOLD, Styled};
+use crate::text::units::when;
 
 /// Show the options of a command, or a guide: `culeak help` lists the guides
 #[derive(Debug, Args)]
@@ -115,12 +116,6 @@ pub fn guides() -> impl Iterator<Item = &'static str> {
     GUIDES.iter().map(|guide| guide.name).chain([RULES])
 }
 
-/// The texts of the pages. One with sections is there once for each of them.
-#[cfg(test)]
-pub fn pages() -> impl Iterator<Item = &'static str> {
-    GUIDES.iter().map(|guide| guide.page)
-}
-
 /// Its table lists the pages, each with its task.
 const INDEX: &str = include_str!("../../help/README.md");
 /// As [`INDEX`], of the pages of launchers.
@@ -148,10 +143,7 @@ pub fn execute(args: &HelpArgs, mut whole: clap::Command) -> Result<ExitCode, Fa
         let commands = whole.get_subcommands().map(|command| command.get_name().to_owned());
         let names: Vec<String> = commands.chain(guides().map(str::to_owned)).collect();
         let near = nearest(subject, names.iter().map(String::as_str));
-        let near = match near.is_empty() {
-            true => String::new(),
-            false => format!("did you mean {}? ", near.join(" or ")),
-        };
+        let near = when(!near.is_empty(), || format!("did you mean {}? ", near.join(" or ")));
         return Err(Failure::new(format!(
             "{subject}: neither a command nor a guide; {near}culeak help lists all"
         )));
@@ -276,136 +268,5 @@ fn section_of(page: &str, anchor: &str) -> String {
     std::iter::once(heading).chain(rest).collect::<Vec<_>>().join("\n")
 }
 
-/// Compares what is between `<!-- NAME -->` and `<!-- end of NAME -->` of a page with what is made from the source.
 #[cfg(test)]
-pub fn expect_table(page: &str, name: &str, table: &str) {
-    let path = format!("{}/../docs/{page}", env!("CARGO_MANIFEST_DIR"));
-    let text = std::fs::read_to_string(&path).expect("the page");
-    let (begin, end) = (format!("<!-- {name} -->\n"), format!("<!-- end of {name} -->"));
-    let (before, rest) = text.split_once(&begin).expect("where the table begins");
-    let (listed, after) = rest.split_once(&end).expect("where it ends");
-    if std::env::var_os("CULEAK_BLESS").is_some() {
-        std::fs::write(&path, format!("{before}{begin}{table}{end}{after}")).expect("written");
-    } else {
-        assert_eq!(
-            listed, table,
-            "docs/{page}: CULEAK_BLESS=1 cargo test -p culeak-cli --bin culeak the_page_lists"
-        );
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_page_lists_every_message_of_the_library_and_every_refusal() {
-        use culeak::messages::{ALL, REASONS};
-        let rows = ALL
-            .iter()
-            .map(|(text, means, remedy)| format!("| `{text}` | {means} | {remedy} |\n"));
-        let lines = format!(
-            "| line | means | what to do |\n|---|---|---|\n{}",
-            rows.collect::<String>()
-        );
-        expect_table("messages.md", "lines", &lines);
-        let rows = REASONS
-            .iter()
-            .map(|(_, text, remedy)| format!("| {text} | {remedy} |\n"));
-        let mut rows: Vec<String> = rows.collect();
-        rows.dedup();
-        expect_table(
-            "messages.md",
-            "reasons",
-            &format!("| reason | what to do |\n|---|---|\n{}", rows.concat()),
-        );
-        expect_table("messages.md", "refusals", &crate::options::refusals::page());
-    }
-
-    #[test]
-    fn every_page_of_the_index_is_a_guide_with_a_task_and_a_text() {
-        for line in INDEX.lines().filter(|line| line.starts_with("| [")) {
-            let link = line.split(['(', ')']).nth(1).expect("a link");
-            let known = GUIDES.iter().any(|guide| guide.link == link);
-            assert!(known, "{link} is in docs/README.md, and no guide");
-        }
-        for guide in GUIDES {
-            assert!(!guide.task().is_empty(), "{} is not in docs/README.md", guide.link);
-            let mut text = Vec::new();
-            markdown::write(&guide.text(), &|target| guide.command(target), &mut text).expect("memory is writable");
-            assert!(text.len() > 300, "{}: {}", guide.name, String::from_utf8_lossy(&text));
-        }
-    }
-
-    #[test]
-    fn pages_name_each_other_by_commands_that_exist() {
-        for guide in GUIDES {
-            let mut text = Vec::new();
-            markdown::write(&guide.text(), &|target| guide.command(target), &mut text).expect("memory is writable");
-            let text = String::from_utf8_lossy(&text).into_owned();
-            // A path that is printed is one that the reader may have: that of a file of the project.
-            let links = guide.text();
-            let pages = links.split("](").skip(1).filter_map(|rest| rest.split(')').next());
-            for page in pages.filter(|target| target.split('#').next().is_some_and(|path| path.ends_with(".md"))) {
-                let own = linked(&format!("]({page})"))
-                    .split('#')
-                    .next()
-                    .unwrap_or_default()
-                    .to_owned();
-                let is_own = guide.link.rsplit('/').next() == Some(own.as_str());
-                let above = "../".repeat(guide.link.matches('/').count() + 1);
-                let outside = page.starts_with("http") || page.starts_with(&above);
-                assert!(
-                    is_own || outside || guide.command(page).is_some(),
-                    "{} links to {page}, which no guide shows",
-                    guide.name
-                );
-            }
-            for word in text
-                .split("(culeak help ")
-                .skip(1)
-                .filter_map(|rest| rest.split(')').next())
-            {
-                assert!(guides().any(|name| name == word), "{}: culeak help {word}", guide.name);
-            }
-        }
-    }
-
-    #[test]
-    fn the_nearest_names_are_offered_for_an_unknown_one() {
-        let names = || guides().chain(["check", "report", "run"]);
-        for (word, expected) in [
-            ("chek", &["check"][..]),
-            ("adaptor", &["adapters"]),
-            ("snapshoot", &["snapshots"]),
-            ("sampel", &["sampling"]),
-            ("environ", &["environment"]),
-            ("nothing", &[]),
-            ("", &[]),
-        ] {
-            let near = nearest(word, names());
-            assert_eq!(near.first(), expected.first(), "{word}: {near:?}");
-            assert!(near.len() <= 3);
-        }
-    }
-
-    #[test]
-    fn a_guide_is_found_by_the_name_of_its_file_too() {
-        for (name, expected) in [
-            ("frameworks", "python"),
-            ("job.md", "jobs"),
-            ("docs/dataset.md", "datasets"),
-            ("measurements", "costs"),
-            ("launchers/slurm.md", "slurm"),
-            ("launchers", "launchers"),
-            ("ci", "ci"),
-        ] {
-            let found: Vec<&str> = GUIDES
-                .iter()
-                .filter(|guide| guide.is_called(name))
-                .map(|guide| guide.name)
-                .collect();
-            assert_eq!(found, [expected], "{name}");
-        }
-    }
-}
+pub mod tests;

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use culeak::analysis::categories::Categories;
-use culeak::analysis::job::Options;
 use culeak::analysis::job::diff::{JobDiff, Side, diff};
 use culeak::analysis::job::sites::Sites;
 use culeak::analysis::libraries::{self, LibraryChange};
@@ -15,7 +14,6 @@ use crate::errors::{Failure, USAGE};
 use crate::load::many::{self, How};
 use crate::load::{Found, Place, packages};
 use crate::options::output::Form;
-use crate::options::rows_shown;
 use crate::{progress, text};
 
 /// Compares every input that can be read; any other input makes the exit code 2.
@@ -55,11 +53,7 @@ pub fn execute(args: &DiffArgs, sides: [Found; 2], form: Form) -> Result<ExitCod
         read.push(side);
     }
     let [before, after] = <[Side; 2]>::try_from(read).unwrap_or_default();
-    let options = Options {
-        top: rows_shown(args.selection.top, form != Form::Json),
-        min_bytes: args.selection.min_bytes,
-        ..Options::default()
-    };
+    let options = args.selection.of_job(form != Form::Json);
     let diff = diff(before, after, &sites, &options);
     let diff = JobDiff {
         kinds: args.selection.kind.iter().map(|kind| kind.name()).collect(),
@@ -83,15 +77,70 @@ pub fn execute(args: &DiffArgs, sides: [Found; 2], form: Form) -> Result<ExitCod
     Ok(ExitCode::from(if unreadable > 0 { USAGE } else { 0 }))
 }
 
-/// The libraries that have other versions in the first pair: the processes of a run usually have the same. None if one of the two is no
+/// The libraries that have other versions in the first pairs: the processes of a run usually have the same. None if one of the two is no
 /// file, which alone can be read again.
 fn of_other_versions(diff: &JobDiff) -> Vec<LibraryChange> {
-    let pair = diff.pairs.first().filter(|_| !diff.same_processes);
+    /// Both recordings of each are read again.
+    const PAIRS: usize = 8;
     let read = |source: &String| {
         let mut item = Place::File(PathBuf::from(source)).load_without_peaks().ok()?;
         packages::add(&mut item.snapshot, item.root.as_deref());
         Some(item.snapshot)
     };
-    let both = pair.and_then(|pair| read(&pair.before.source).zip(read(&pair.after.source)));
-    both.map_or_else(Vec::new, |(before, after)| libraries::changes(&before, &after))
+    let mut all: Vec<LibraryChange> = Vec::new();
+    for pair in diff.pairs.iter().filter(|_| !diff.same_processes).take(PAIRS) {
+        let Some((before, after)) = read(&pair.before.source).zip(read(&pair.after.source)) else {
+            continue;
+        };
+        let changes = libraries::changes(&before, &after).into_iter();
+        let new: Vec<LibraryChange> = changes.filter(|change| !all.contains(change)).collect();
+        all.extend(new);
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load;
+    use crate::options::NameArgs;
+    use crate::text::sample::leaky;
+    use culeak::analysis::job::Options;
+
+    #[test]
+    fn a_library_that_differs_in_another_pair_than_the_first_is_named() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let side = |name: &str, pid: u32, versions: [&str; 2]| {
+            let folder = folder.path().join(name);
+            std::fs::create_dir(&folder).expect("made");
+            for (rank, version) in (0..).zip(versions) {
+                let mut snapshot = leaky();
+                snapshot.process.pid = pid + rank;
+                snapshot.process.ranks.insert("RANK".to_owned(), rank.to_string());
+                let packages = &mut snapshot.process.packages;
+                packages.insert("torch".to_owned(), version.to_owned());
+                let path = folder.join(format!("{rank}.json"));
+                std::fs::write(path, serde_json::to_vec(&snapshot).expect("JSON")).expect("written");
+            }
+            load::places(&folder).places
+        };
+        let names = NameArgs {
+            no_symbol_cache: true,
+            ..NameArgs::default()
+        };
+        let how = How {
+            names: &names,
+            at: None,
+            report: report::Options::default(),
+        };
+        let before = side("before", 100, ["2.9.0", "2.9.0"]);
+        let after = side("after", 200, ["2.9.0", "2.10.0"]);
+        let (before, sites) = many::side(&before, &how, Sites::by(By::Site));
+        let (after, sites) = many::side(&after, &how, sites);
+        let diff = diff(before, after, &sites, &Options::default());
+        let changes = of_other_versions(&diff);
+        let named = |change: &LibraryChange| (change.name.as_str() == "torch").then(|| change.after.clone());
+        let named: Vec<_> = changes.iter().filter_map(named).collect();
+        assert_eq!(named, [Some("2.10.0".to_owned())], "{changes:?}");
+    }
 }

@@ -2,7 +2,6 @@
 
 use std::process::ExitCode;
 
-use culeak::analysis::job::Options;
 use culeak::analysis::job::Unreadable;
 use culeak::analysis::job::member::Member;
 use culeak::analysis::job::why::Job;
@@ -14,7 +13,6 @@ use crate::load::Place;
 use crate::load::many::unreadable_input;
 use crate::options::categories::CategoryArgs;
 use crate::options::output::Form;
-use crate::options::rows_shown;
 use crate::progress::{self, Progress, Unit};
 use crate::text;
 
@@ -82,14 +80,7 @@ pub fn execute(args: &WhyArgs, places: &[Place], failures: Vec<Failure>, form: F
         }));
     }
     let all_answered = unreadable.is_empty();
-    let answer = job.finish(
-        unreadable,
-        &Options {
-            top: rows_shown(args.selection.top, form != Form::Json),
-            min_bytes: args.selection.min_bytes,
-            ..Options::default()
-        },
-    );
+    let answer = job.finish(unreadable, &args.selection.of_job(form != Form::Json));
     args.output.page(form, "culeak why: job", &answer, || {
         text::job::why::page(&answer, &args.selection.again())
     })?;

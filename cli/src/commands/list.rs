@@ -100,7 +100,7 @@ pub fn recorded() -> Result<Vec<u32>, Failure> {
 /// The processes of this user that map a recording or the CUDA driver, by id.
 fn using_cuda() -> Result<Vec<(u32, Files)>, Failure> {
     let pids = proc::numbers("/proc");
-    let pids = pids.map_err(|error| Failure::new(format!("/proc: cannot be read: {error}; is it mounted?")))?;
+    let pids = pids.map_err(|error| format!("/proc: cannot be read: {error}; is it mounted?"))?;
     let user = geteuid();
     let is_ours = |pid: &u32| {
         let owner = fs::metadata(format!("/proc/{pid}")).map(|folder| folder.uid());

@@ -108,8 +108,8 @@ pub fn execute(args: &LiveArgs) -> Result<ExitCode, Failure> {
             ));
         }
     };
-    let mask = terminal::hold_signals()
-        .map_err(|error| Failure::new(format!("live: cannot wait for signals ({error}); use --once")))?;
+    let mask =
+        terminal::hold_signals().map_err(|error| format!("live: cannot wait for signals ({error}); use --once"))?;
     let (messages, inbox) = mpsc::channel();
     let program = match prepared {
         None => None,

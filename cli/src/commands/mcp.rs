@@ -62,7 +62,7 @@ pub fn execute(args: &McpArgs, whole: clap::Command, run: Run) -> Result<ExitCod
     }
     if let Some(folder) = &args.folder {
         env::set_current_dir(folder)
-            .map_err(|error| Failure::new(format!("{}: cannot be used: {error}; name a folder", folder.display())))?;
+            .map_err(|error| format!("{}: cannot be used: {error}; name a folder", folder.display()))?;
     }
     kept::begin(|item| NameArgs::default().name_frames(item));
     let served = own_streams().and_then(|(input, output)| serve(input, output, whole, run, snapshots));

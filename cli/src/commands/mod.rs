@@ -3,7 +3,6 @@
 pub mod boundaries;
 pub mod check;
 pub mod churn;
-pub mod completions;
 pub mod dataset;
 pub mod demo;
 pub mod diff;
@@ -16,7 +15,6 @@ pub mod job_trend;
 pub mod job_why;
 pub mod list;
 pub mod live;
-pub mod man;
 pub mod mcp;
 pub mod phases;
 pub mod program;

@@ -21,27 +21,21 @@ pub fn execute(args: &ReportArgs, name: Option<&str>, form: Form) -> Result<Exit
         filter: args.selection.filter(&args.categories.read()?),
         sites: (form != Form::Json).then_some(text::phases::SITES_SHOWN),
     };
-    let Found { places, failures, .. } = Found::all(args.inputs.iter().map(load::places));
+    let Found {
+        places, mut failures, ..
+    } = Found::all(args.inputs.iter().map(load::places));
+    let (loaded, unread) = load::read(&places, |place| {
+        let (mut item, timeline) = place.load_with_events()?;
+        args.selection.suits(&item)?;
+        // Names tell what belongs to a caching allocator. Times need none.
+        if timeline.is_some() || !options.filter.is_empty() {
+            args.names.name_frames(&mut item);
+        }
+        Ok((item, timeline))
+    });
+    failures.extend(unread);
     failures.iter().for_each(progress::fail);
     let mut unreadable = failures.len();
-    let mut loaded = Vec::new();
-    for place in &places {
-        let found = place.load_with_events();
-        let found = found.and_then(|found| args.selection.suits(&found.0).map(|()| found));
-        match found {
-            Ok((mut item, timeline)) => {
-                // Names tell what belongs to a caching allocator. Times need none.
-                if timeline.is_some() || !options.filter.is_empty() {
-                    args.names.name_frames(&mut item);
-                }
-                loaded.push((item, timeline));
-            }
-            Err(failure) => {
-                unreadable += 1;
-                progress::fail(&failure);
-            }
-        }
-    }
     let mut all: Vec<(String, Phases)> = loaded
         .iter()
         .map(|(item, timeline)| {

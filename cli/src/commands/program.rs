@@ -23,7 +23,7 @@ use crate::launch::holds::{LIMIT, Served, Serving};
 use crate::launch::incomplete;
 use crate::launch::proof::Gap;
 use crate::launch::{self, RecordArgs, preload, spooled, supervise};
-use crate::load;
+use crate::load::{self, in_folder};
 use crate::options::rules::RuleArgs;
 use crate::progress;
 use crate::text::{ledger, units};
@@ -307,9 +307,7 @@ fn job_of(folder: &Path, given: Option<&Path>, tag: &str, ours: usize) -> String
     let given = given
         .filter(|given| !given.as_os_str().is_empty())
         .unwrap_or(Path::new("."));
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let all = entries.filter(|entry| entry.path().extension().is_some_and(|end| end == "culeak"));
-    match all.count() == ours {
+    match in_folder(folder, |name| name.ends_with(".culeak")).len() == ours {
         true => given.display().to_string(),
         false => given
             .join(format!("*{}*.culeak", environment::tag_part(tag)))

@@ -1,7 +1,6 @@
 //! `culeak report`: memory that is held or leaked, by call site.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -16,7 +15,7 @@ use crate::load::{self, Loaded, Place};
 use crate::options::categories::CategoryArgs;
 use crate::options::output::{Form, OutputArgs};
 use crate::options::refusals::{self, SEVERAL};
-use crate::options::rules::suppressions_if_any;
+use crate::options::rules::SuppressionArgs;
 use crate::options::selection::Selection;
 use crate::options::view::{Shape, View};
 use crate::options::{NameArgs, rows_shown};
@@ -26,7 +25,7 @@ pub mod inputs;
 mod pages;
 
 /// Show the memory that a process holds or leaked, by call site
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 #[command(after_help = "\
 Examples:
   culeak report app.host.4711.culeak            leaks of a finished program
@@ -70,12 +69,8 @@ pub struct ReportArgs {
     pub view: View,
     #[command(flatten)]
     pub output: OutputArgs,
-    /// Hide stacks that match a rule in this file or a built-in rule (as in check), and show their total; repeatable
-    #[arg(long, value_name = "FILE", help_heading = "Rules")]
-    pub suppressions: Vec<PathBuf>,
-    /// Apply only the rules in the files of --suppressions
-    #[arg(long, requires = "suppressions", help_heading = "Rules")]
-    pub no_builtin_suppressions: bool,
+    #[command(flatten)]
+    pub suppressions: SuppressionArgs,
     #[command(flatten)]
     pub categories: CategoryArgs,
     #[command(flatten)]
@@ -164,7 +159,14 @@ impl ReportArgs {
 
 /// Reports every input that can be read; any other input makes the exit code 2.
 pub fn execute(args: &ReportArgs) -> Result<ExitCode, Failure> {
-    let form = args.output.form()?;
+    execute_as(args, args.output.form()?)
+}
+
+/// As [`execute`], in a format that the name of the file does not choose.
+///
+/// # Errors
+/// No input can be read, or the file cannot be written.
+pub fn execute_as(args: &ReportArgs, form: Form) -> Result<ExitCode, Failure> {
     load::segments::are_wanted(&args.selection.kind)?;
     match args.view.shape() {
         Shape::Phases(name) => return super::phases::execute(args, name.as_deref(), form),
@@ -173,7 +175,7 @@ pub fn execute(args: &ReportArgs) -> Result<ExitCode, Failure> {
         _ => {}
     }
     let rules = Rules {
-        suppressions: suppressions_if_any(&args.suppressions, args.no_builtin_suppressions)?,
+        suppressions: args.suppressions.read()?,
         categories: args.categories.read()?,
     };
     if form == Form::Svg {

@@ -3,20 +3,21 @@
 //! All output goes to stderr or to a file, since stdout belongs to the program.
 
 use std::ffi::OsString;
-use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use culeak::analysis::report::{Options, Report, shell_word};
+use culeak::analysis::report::shell_word;
 
 use super::program::{self, Ended, ProgramArgs};
+use super::report::{self, ReportArgs};
 use crate::errors::{Failure, USAGE};
 use crate::escape::Escaped;
-use crate::load::{self, Loaded};
-use crate::options::{NameArgs, groups, rows_shown};
+use crate::options::groups;
+use crate::options::output::{Form, OutputArgs};
+use crate::options::selection::Selection;
 use crate::output::{self, Overwrite};
-use crate::{html, progress, text};
+use crate::progress;
 
 /// Run a program, record its GPU memory, and report what it leaked
 #[derive(Debug, Args)]
@@ -79,13 +80,32 @@ fn report(args: &RunArgs, ended: &Ended, recordings: &[OsString]) -> Result<u8, 
         program::mention(recordings);
         return Ok(0);
     }
-    let mut read = Read::default();
-    let written = write_to_destination(args, recordings, &mut read);
-    let written = written.and_then(|()| write_page(args, &read.loaded));
-    written.map_err(|failure| {
-        let message = format!("{}; the recordings are complete", failure.message);
-        Failure { message, ..failure }
-    })?;
+    let mut is_complete = true;
+    let text = (!args.no_report).then_some((Form::Text, &args.report_file, args.top));
+    let page = args.html.is_some().then_some((Form::Html, &args.html, None));
+    for (form, file, top) in text.into_iter().chain(page) {
+        let report = ReportArgs {
+            inputs: recordings.to_vec(),
+            per_process: true,
+            selection: Selection {
+                top,
+                ..Selection::default()
+            },
+            output: OutputArgs {
+                output: file.clone(),
+                overwrite: args.overwrite,
+                on_stderr: true,
+                ..OutputArgs::default()
+            },
+            ..ReportArgs::default()
+        };
+        let written = report::execute_as(&report, form);
+        let kept = |failure: Failure| match file {
+            Some(_) => Failure::with_exit(format!("{}; the recordings are kept", failure.message), failure.exit),
+            None => failure,
+        };
+        is_complete &= written.map_err(kept)? == ExitCode::SUCCESS;
+    }
     if recordings.len() > 1 && !args.no_report {
         let command = format!("culeak report {}", shell_word(&ended.job()));
         progress::note(format_args!(
@@ -94,86 +114,5 @@ fn report(args: &RunArgs, ended: &Ended, recordings: &[OsString]) -> Result<u8, 
             Escaped(&command)
         ));
     }
-    Ok(if read.has_failed { USAGE } else { 0 })
-}
-
-/// The recordings that were read.
-#[derive(Default)]
-struct Read {
-    /// Those that the page needs.
-    loaded: Vec<Loaded>,
-    /// One could not be read.
-    has_failed: bool,
-}
-
-/// Writes to the file that the user named, else to standard error.
-fn write_to_destination(args: &RunArgs, recordings: &[OsString], read: &mut Read) -> Result<(), Failure> {
-    let Some(path) = &args.report_file else {
-        return text::to_stderr(|out| write(args, recordings, read, out));
-    };
-    output::create_plain(path, args.overwrite, |out| write(args, recordings, read, out))
-}
-
-fn write_page(args: &RunArgs, loaded: &[Loaded]) -> Result<(), Failure> {
-    let Some(path) = args.html.as_ref().filter(|_| !loaded.is_empty()) else {
-        return Ok(());
-    };
-    let items = loaded.iter().map(|item| html::Item {
-        snapshot: &item.snapshot,
-        timeline: item.timeline.as_ref(),
-        options: Options {
-            top: None,
-            source: item.source.clone(),
-            points: item.points.clone(),
-            ..Options::default()
-        },
-        full_stacks: false,
-    });
-    let items: Vec<_> = items.collect();
-    output::create(path, args.overwrite, |out| html::write_report(&items, out))
-}
-
-/// Reads a recording, with its events if they were logged and are wanted.
-fn load(recording: &OsString, events: bool) -> Result<Loaded, Failure> {
-    let place = load::Place::File(PathBuf::from(recording));
-    let mut item = match events {
-        true => place.load_with_timeline()?,
-        false => place.load()?,
-    };
-    load::at::show(&mut item, None, &NameArgs::default())?;
-    Ok(item)
-}
-
-/// Writes the report of each process; those that cannot be read are reported.
-fn write(args: &RunArgs, recordings: &[OsString], read: &mut Read, out: &mut dyn Write) -> io::Result<()> {
-    let mut gap = "";
-    for recording in recordings {
-        let item = match load(recording, args.html.is_some()) {
-            Ok(item) => item,
-            Err(failure) => {
-                out.flush()?;
-                progress::fail(&failure);
-                read.has_failed = true;
-                continue;
-            }
-        };
-        if !args.no_report {
-            if recordings.len() > 1 {
-                writeln!(out, "{gap}== {} ==", Escaped(&item.source))?;
-                gap = "\n";
-            }
-            let options = Options {
-                top: rows_shown(args.top, true),
-                source: item.source.clone(),
-                points: item.points.clone(),
-                ..Options::default()
-            };
-            let report = Report::of(&item.snapshot, &options);
-            text::report::page(&report, text::report::Extent::default()).text(out)?;
-        }
-        if args.html.is_some() {
-            read.loaded.push(item);
-        }
-    }
-    out.flush()
+    Ok(if is_complete { 0 } else { USAGE })
 }

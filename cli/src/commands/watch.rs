@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::Args;
 use culeak_metrics::agent::Agent;
 
-use super::dataset::{self, DatasetArgs};
+use super::dataset::{self, DatasetArgs, Wanted};
 use super::send;
 use crate::errors::Failure;
 use crate::monitor::{self, EVERY, PORT, Reading, SeriesArgs};
@@ -80,26 +80,22 @@ pub fn execute(args: &WatchArgs) -> Result<ExitCode, Failure> {
         inputs => inputs,
     };
     let top = args.top.map(usize::from);
+    let every = |default| Some(args.every.unwrap_or(default));
+    let mut wanted = Wanted {
+        inputs,
+        every: every(COLLECT_EVERY),
+        job: args.job.as_deref(),
+        top,
+        at: None,
+        with_blocks: !args.table.no_blocks,
+        categories: args.categories.read()?,
+        names: &args.names,
+    };
     if let Some(folder) = &args.dataset {
-        let wanted = dataset::Wanted {
-            inputs,
-            every: Some(args.every.unwrap_or(COLLECT_EVERY)),
-            job: args.job.as_deref(),
-            at: None,
-            with_blocks: !args.table.no_blocks,
-            categories: args.categories.read()?,
-            names: &args.names,
-        };
         return dataset::write(folder, wanted);
     }
     if let Some(to) = &args.server.to {
-        let wanted = send::Wanted {
-            inputs,
-            every: Some(args.every.unwrap_or(SEND_EVERY)),
-            job: args.job.as_deref(),
-            top,
-            names: &args.names,
-        };
+        wanted.every = every(SEND_EVERY);
         return send::execute(to, &args.server, &wanted);
     }
     serve(args, inputs, top)

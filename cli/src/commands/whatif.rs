@@ -70,7 +70,7 @@ pub fn execute(args: &WhatIfArgs) -> Result<ExitCode, Failure> {
         &stacks,
         &question,
     )
-    .map_err(|reason| Failure::new(format!("{}: {reason}", item.source)))?;
+    .map_err(|reason| format!("{}: {reason}", item.source))?;
     let title = format!("culeak: settings for {}", text::parts::process(&whatif.process));
     args.output
         .page(form, &title, &whatif, || text::whatif::page(&whatif, &item.source))?;

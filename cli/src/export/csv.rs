@@ -10,28 +10,17 @@ use std::io::{self, Write};
 use csv::Writer;
 use itoa::Buffer;
 
-use super::Ability::*;
+use super::Input;
 use super::records::{COLUMNS, Column, Field, Rows};
-use super::{Format, Input};
 use crate::progress::{Progress, Unit};
 
-pub const FORMAT: Format = Format {
-    name: "csv",
-    about: "One row per live allocation",
-    endings: &[".csv"],
-    can: &[Objects, Segments, Processes, Suppressions],
-    write: export,
-};
-
-fn export(input: &Input, out: &mut dyn Write) -> io::Result<()> {
-    write_header(out)?;
-    input.tables().try_for_each(|rows| write_rows(&rows, out))
+pub fn export(input: &Input, out: &mut dyn Write) -> io::Result<()> {
+    write_all(input.tables(), out)
 }
 
-#[cfg(test)]
-pub fn write(rows: &Rows, out: &mut dyn Write) -> io::Result<()> {
+pub fn write_all<'a>(mut tables: impl Iterator<Item = Rows<'a>>, out: &mut dyn Write) -> io::Result<()> {
     write_header(out)?;
-    write_rows(rows, out)
+    tables.try_for_each(|rows| write_rows(&rows, out))
 }
 
 fn write_header(out: &mut dyn Write) -> io::Result<()> {

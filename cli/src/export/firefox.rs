@@ -18,22 +18,13 @@ use fxprof_processed_profile::{
     StackHandle, StaticSchemaMarker, StringHandle, Timestamp,
 };
 
-use super::Ability::*;
+use super::Input;
 use super::curve::{Curve, Point};
-use super::{Format, Input};
 use crate::escape::Escaped;
 use crate::progress::{Progress, Unit};
 use crate::text::names::{self, Detail};
 
-pub const FORMAT: Format = Format {
-    name: "firefox",
-    about: "Processed profile, for profiler.firefox.com",
-    endings: &[],
-    can: &[Processes, Suppressions],
-    write: export,
-};
-
-fn export(input: &Input, out: &mut dyn Write) -> io::Result<()> {
+pub fn export(input: &Input, out: &mut dyn Write) -> io::Result<()> {
     let processes: Vec<_> = input.snapshots().collect();
     write(&processes, &input.options, input.detail_of_graph(), out)
 }

@@ -8,8 +8,7 @@ use std::io::{self, Write};
 use clap::ValueEnum;
 use culeak::analysis::profile::{Profile, Sample};
 
-use super::Ability::*;
-use super::{Format, Input};
+use super::Input;
 use crate::text::names::{self, Detail};
 
 /// The quantity of a stack.
@@ -62,15 +61,7 @@ pub fn stacks(profile: &Profile, detail: Detail, cost: Cost) -> BTreeMap<String,
     lines
 }
 
-pub const FORMAT: Format = Format {
-    name: "folded",
-    about: "One line per stack, for flamegraph.pl, inferno and speedscope",
-    endings: &[".folded"],
-    can: &[Stacks, Objects, Segments, Processes, Suppressions],
-    write: export,
-};
-
-fn export(input: &Input, out: &mut dyn Write) -> io::Result<()> {
+pub fn export(input: &Input, out: &mut dyn Write) -> io::Result<()> {
     let cost = if input.objects { Cost::Count } else { input.cost };
     input.profiles().try_for_each(|(name, profile)| {
         // A frame for the process below all others; semicolons separate frames.

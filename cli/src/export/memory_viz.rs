@@ -30,8 +30,7 @@ use culeak::point::Point;
 use culeak::snapshot::Snapshot;
 use culeak::timeline::Timeline;
 
-use super::Ability::*;
-use super::{Format, Input};
+use super::Input;
 use crate::escape::Escaped;
 use crate::load::Loaded;
 use crate::pickle::write::{Pickler, Sort};
@@ -50,15 +49,7 @@ const SMALL: u64 = 2 << 20;
 /// The viewer has a list indexed by ordinal.
 const DEVICES: i32 = 1024;
 
-pub const FORMAT: Format = Format {
-    name: "memory_viz",
-    about: "PyTorch memory snapshot, for pytorch.org/memory_viz",
-    endings: &[".pickle", ".pkl"],
-    can: &[Times, Suppressions],
-    write: export,
-};
-
-fn export(input: &Input, out: &mut dyn Write) -> io::Result<()> {
+pub fn export(input: &Input, out: &mut dyn Write) -> io::Result<()> {
     let item = &input.items[0];
     let timeline = events_until(item);
     let (left_out, not_traced) = write(&item.snapshot, timeline.as_ref(), &input.options, input.detail(), out)?;

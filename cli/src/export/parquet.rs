@@ -13,9 +13,8 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::{ColumnPath, Type};
 
-use super::Ability::*;
+use super::Input;
 use super::records::{COLUMNS, Column, Field, Rows};
-use super::{Format, Input};
 use crate::progress::{Progress, Unit};
 
 /// Rows of a row group, which has its own dictionaries.
@@ -23,30 +22,19 @@ const GROUP: usize = 1 << 20;
 /// Size limit of a dictionary in bytes; beyond it, each row repeats its text.
 const DICTIONARY: usize = 256 << 20;
 
-pub const FORMAT: Format = Format {
-    name: "parquet",
-    about: "One row per live allocation, typed and compressed",
-    endings: &[".parquet"],
-    can: &[Objects, Segments, Processes, Suppressions],
-    write: export,
-};
+pub const ABOUT: &str = "One row per live allocation, typed and compressed";
 
-fn export(input: &Input, out: &mut dyn Write) -> io::Result<()> {
-    // Each snapshot begins a row group.
-    write_all(input.tables(), out).map_err(io::Error::other)
+pub fn export(input: &Input, out: &mut dyn Write) -> io::Result<()> {
+    write_all(input.tables(), out)
 }
 
-fn write_all<'a>(tables: impl Iterator<Item = Rows<'a>>, out: &mut dyn Write) -> Result<(), ParquetError> {
-    let mut table = Table::new(out)?;
+/// Each table begins a row group.
+pub fn write_all<'a>(tables: impl Iterator<Item = Rows<'a>>, out: &mut dyn Write) -> io::Result<()> {
+    let mut table = Table::new(out).map_err(io::Error::other)?;
     for rows in tables {
-        table.add(&rows)?;
+        table.add(&rows).map_err(io::Error::other)?;
     }
-    table.finish()
-}
-
-#[cfg(test)]
-pub fn write(rows: Rows, out: &mut dyn Write) -> io::Result<()> {
-    write_all(std::iter::once(rows), out).map_err(io::Error::other)
+    table.finish().map_err(io::Error::other)
 }
 
 /// A buffer for the library, whose writer must be owned and `Send`; our writer is neither.

@@ -21,10 +21,9 @@ use culeak::kind::{Kind, Place};
 use culeak::snapshot::{Call, Reason, Snapshot};
 use prost::{Message, Oneof};
 
-use super::Ability::*;
+use super::Input;
 use super::curve::Curve;
 use super::protobuf::messages;
-use super::{Format, Input};
 use crate::escape::Escaped;
 use crate::progress::{Progress, Unit};
 use crate::text::units;
@@ -95,15 +94,7 @@ const REAL_TIME: u32 = 1;
 /// All packets have one writer.
 const SEQUENCE: u32 = 1;
 
-pub const FORMAT: Format = Format {
-    name: "perfetto",
-    about: "Trace with counters over time, for ui.perfetto.dev",
-    endings: &[".pftrace"],
-    can: &[Times, Processes, Snapshots],
-    write: export,
-};
-
-fn export(input: &Input, out: &mut dyn Write) -> io::Result<()> {
+pub fn export(input: &Input, out: &mut dyn Write) -> io::Result<()> {
     let items = input.items.iter().map(|item| (&item.snapshot, item.timeline.as_ref()));
     write(&items.collect::<Vec<_>>(), &input.options.filter.kinds, out)
 }

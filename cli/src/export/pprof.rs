@@ -24,9 +24,8 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use prost::Message;
 
-use super::Ability::*;
+use super::Input;
 use super::protobuf::messages;
-use super::{Format, Input};
 use crate::progress::{Progress, Unit};
 use crate::text::names::Distinct;
 
@@ -80,15 +79,7 @@ messages! {
     Function { id: u64 = 1 uint64; name: i64 = 2 int64; system_name: i64 = 3 int64; filename: i64 = 4 int64; }
 }
 
-pub const FORMAT: Format = Format {
-    name: "pprof",
-    about: "Gzipped protobuf for pprof",
-    endings: &[".pb.gz", ".pprof"],
-    can: &[Stacks, Objects, Segments, Processes, Suppressions],
-    write: export,
-};
-
-fn export(input: &Input, out: &mut dyn Write) -> io::Result<()> {
+pub fn export(input: &Input, out: &mut dyn Write) -> io::Result<()> {
     let snapshots: Vec<&Snapshot> = input.snapshots().map(|(_, snapshot)| snapshot).collect();
     write(&snapshots, &input.options, out)
 }

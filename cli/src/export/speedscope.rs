@@ -10,9 +10,8 @@ use std::io::{self, Write};
 use culeak::analysis::profile::{Profile, Sample};
 use serde::Serialize;
 
-use super::Ability::*;
+use super::Input;
 use super::folded::Cost;
-use super::{Format, Input};
 use crate::escape::Escaped;
 use crate::text::names::{self, Detail, Distinct};
 
@@ -56,15 +55,7 @@ struct Sampled {
     weights: Vec<u64>,
 }
 
-pub const FORMAT: Format = Format {
-    name: "speedscope",
-    about: "JSON for speedscope",
-    endings: &[".speedscope.json"],
-    can: &[Stacks, Segments, Processes, Suppressions],
-    write: export,
-};
-
-fn export(input: &Input, out: &mut dyn Write) -> io::Result<()> {
+pub fn export(input: &Input, out: &mut dyn Write) -> io::Result<()> {
     write(input.profiles(), input.detail_of_graph(), out)
 }
 

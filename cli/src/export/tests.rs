@@ -5,6 +5,7 @@ mod viewer;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
+use std::iter::once;
 
 use culeak::analysis::profile::{Options, Profile};
 use culeak::analysis::report::{self, Report, Tally};
@@ -399,7 +400,7 @@ fn rows(snapshot: &Snapshot) -> Rows<'_> {
 #[test]
 fn held_and_cached_rows_add_up_to_the_report() {
     for snapshot in samples() {
-        let table = text(|out| csv::write(&rows(&snapshot), out));
+        let table = text(|out| csv::write_all(once(rows(&snapshot)), out));
         let mut reader = ::csv::Reader::from_reader(table.as_bytes());
         let header = reader.headers().expect("a header").clone();
         let column = |name: &str| header.iter().position(|column| column == name).expect("a column");
@@ -428,14 +429,13 @@ fn csv_and_parquet_have_equal_rows() {
     use ::parquet::record::Field;
 
     for snapshot in [leaky(), training().finish(0, 3), Sample::new().finish(0, 0), hostile()] {
-        let rows = rows(&snapshot);
-        let table = text(|out| csv::write(&rows, out));
+        let table = text(|out| csv::write_all(once(rows(&snapshot)), out));
         let mut reader = ::csv::Reader::from_reader(table.as_bytes());
         let texts: Vec<Vec<String>> = reader
             .records()
             .map(|row| row.expect("a row").iter().map(str::to_owned).collect())
             .collect();
-        let file = bytes::Bytes::from(written(|out| parquet::write(rows, out)));
+        let file = bytes::Bytes::from(written(|out| parquet::write_all(once(rows(&snapshot)), out)));
         let file = SerializedFileReader::new(file).expect("a file");
         let text_of = |field: &Field| match field {
             Field::ULong(number) => number.to_string(),
@@ -469,7 +469,7 @@ fn parquet_has_null_for_fields_that_do_not_apply() {
 
     let snapshot = leaky();
     let rows = rows(&snapshot);
-    let file = bytes::Bytes::from(written(|out| parquet::write(rows, out)));
+    let file = bytes::Bytes::from(written(|out| parquet::write_all(once(rows), out)));
     let file = SerializedFileReader::new(file).expect("a file");
     let mut nulls = BTreeSet::new();
     for row in file.get_row_iter(None).expect("rows") {
@@ -494,7 +494,7 @@ fn no_cell_of_a_table_is_a_formula_to_a_spreadsheet() {
     ]);
     sample.holds(Kind::Device, "=cmd|' /C calc'!A0", 4096, 1, stack);
     let snapshot = sample.finish(0, 0);
-    let table = text(|out| csv::write(&rows(&snapshot), out));
+    let table = text(|out| csv::write_all(once(rows(&snapshot)), out));
     for separator in [b',', b';'] {
         let mut reader = ::csv::ReaderBuilder::new();
         let mut reader = reader.delimiter(separator).flexible(true).from_reader(table.as_bytes());

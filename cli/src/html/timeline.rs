@@ -12,6 +12,7 @@ use culeak::analysis::site::{CallStack, CallStacks};
 use culeak::analysis::words;
 use culeak::kind::Place;
 use culeak::snapshot::{EndOf, Snapshot};
+use culeak::table;
 use culeak::timeline::{Site, Timeline};
 use serde::Serialize;
 
@@ -37,33 +38,17 @@ const BLOCK: u64 = 0;
 const BEHIND: u64 = 1;
 const OTHER: u64 = 2;
 
-/// A property that memory can be stacked by.
-struct Grouping {
-    title: &'static str,
-    name: fn(&Naming, &Requested) -> String,
-}
-
-const GROUPINGS: &[Grouping] = &[
-    Grouping {
-        title: "call site",
-        name: |naming, requested| names::site(naming.stacks.get(requested.site.stack)),
-    },
-    Grouping {
-        title: "category",
-        name: |naming, requested| naming.category(requested),
-    },
-    Grouping {
-        title: "kind",
-        name: |_, requested| requested.site.kind.name().to_owned(),
-    },
-    Grouping {
-        title: "library",
-        name: |naming, requested| {
-            let owner = owner(naming.stacks.get(requested.site.stack));
-            owner.unwrap_or("the program itself").to_owned()
-        },
-    },
-];
+/// The properties that memory can be stacked by: the title of each, and its value.
+type Grouping = (&'static str, fn(&Naming, &Requested) -> String);
+const GROUPINGS: [Grouping; 4] = table! {
+    "call site", |naming, requested| names::site(naming.stacks.get(requested.site.stack));
+    "category", |naming, requested| naming.category(requested);
+    "kind", |_, requested| requested.site.kind.name().to_owned();
+    "library", |naming, requested| {
+        let owner = owner(naming.stacks.get(requested.site.stack));
+        owner.unwrap_or("the program itself").to_owned()
+    };
+};
 
 /// What names are made of.
 struct Naming<'n, 'a> {
@@ -203,7 +188,7 @@ impl Prepared {
                 until_ns: over_time.boundaries.last().map_or(0, |last| last.time_ns),
                 lacks: lacks(timeline),
                 places: places.items.iter().map(|place| Escaped(place).to_string()).collect(),
-                groupings: GROUPINGS.iter().map(|grouping| grouping.title).collect(),
+                groupings: GROUPINGS.iter().map(|(title, _)| *title).collect(),
                 curves: over_time.curves.clone(),
                 marks,
                 phases,
@@ -300,7 +285,7 @@ impl<'a> Classing<'_, 'a> {
             layer,
             names: GROUPINGS
                 .iter()
-                .map(|grouping| self.data.text(&(grouping.name)(naming, requested)))
+                .map(|(_, name)| self.data.text(&name(naming, requested)))
                 .collect(),
         };
         self.classes.number(class) as u32

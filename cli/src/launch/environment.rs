@@ -5,7 +5,6 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
-use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
@@ -15,6 +14,7 @@ use culeak::variables::{self, Mistake};
 
 use super::RecordArgs;
 use crate::errors::Failure;
+use crate::load::in_folder;
 use crate::text::units;
 
 /// A variable that an option sets, and its value.
@@ -301,20 +301,18 @@ pub fn tag_part(tag: &str) -> String {
 /// The file names of this run's recordings, sorted.
 pub fn recordings(folder: &Path, tag: &str) -> Vec<OsString> {
     let part = tag_part(tag);
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let is_ours = |name: &OsString| {
-        let name = name.to_string_lossy();
-        name.contains(&part) && name.ends_with(".culeak")
-    };
-    let mut names: Vec<OsString> = entries.map(|entry| entry.file_name()).filter(is_ours).collect();
-    names.sort();
-    names
+    let paths = in_folder(folder, |name| name.contains(&part) && name.ends_with(".culeak"));
+    paths
+        .iter()
+        .filter_map(|path| Some(path.file_name()?.to_owned()))
+        .collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::collections::HashMap;
+    use std::fs;
 
     fn settings() -> Settings<'static> {
         Settings {

@@ -141,24 +141,22 @@ pub fn examine(command: &OsStr, arguments: &[OsString]) -> Result<Program, Failu
 /// The file that `execvp` would execute.
 fn find(command: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Failure> {
     let shown = Path::new(command).display();
+    let not_found = |why: String| Err(Failure::with_exit(why, NOT_FOUND));
+    let not_executable = |file: &Path, error: io::Error, next: &str| {
+        let why = format!("{}: cannot be executed: {error}; {next}", file.display());
+        Err(Failure::with_exit(why, NOT_EXECUTABLE))
+    };
     if command.is_empty() {
-        return Err(Failure::with_exit(
-            "the name of the program to start is empty",
-            NOT_FOUND,
-        ));
+        return not_found("the name of the program to start is empty".to_owned());
     }
     if command.as_bytes().contains(&b'/') {
         let file = PathBuf::from(command);
         return match executable(&file) {
             Ok(()) => Ok(file),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Failure::with_exit(
-                format!("{shown}: no such file; check the path"),
-                NOT_FOUND,
-            )),
-            Err(error) => Err(Failure::with_exit(
-                format!("{shown}: cannot be executed: {error}; {}", permission(&file)),
-                NOT_EXECUTABLE,
-            )),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                not_found(format!("{shown}: no such file; check the path"))
+            }
+            Err(error) => not_executable(&file, error, &permission(&file)),
         };
     }
     let mut denied = None;
@@ -166,22 +164,16 @@ fn find(command: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Failure> {
         let file = folder.join(command);
         match executable(&file) {
             Ok(()) => return Ok(file),
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                denied.get_or_insert((file, error));
-            }
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => _ = denied.get_or_insert((file, error)),
             Err(_) => {}
         }
     }
-    Err(match denied {
-        Some((file, error)) => Failure::with_exit(
-            format!("{}: cannot be executed: {error}; check its permissions", file.display()),
-            NOT_EXECUTABLE,
-        ),
-        None => Failure::with_exit(
-            format!("{shown}: not found in PATH; for a program in this folder write ./{shown}"),
-            NOT_FOUND,
-        ),
-    })
+    match denied {
+        Some((file, error)) => not_executable(&file, error, "check its permissions"),
+        None => not_found(format!(
+            "{shown}: not found in PATH; for a program in this folder write ./{shown}"
+        )),
+    }
 }
 
 /// What to do about a file that is not executable.

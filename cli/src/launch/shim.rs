@@ -19,31 +19,15 @@ use nix::unistd::geteuid;
 
 use crate::errors::Failure;
 
-/// A library embedded in this program.
-struct Embedded {
-    bytes: &'static [u8],
-    id: &'static str,
-}
-
-const SHIM: Embedded = Embedded {
-    bytes: include_bytes!(env!("CULEAK_SHIM_FILE")),
-    id: env!("CULEAK_SHIM_ID"),
-};
-
-const HOLD: Embedded = Embedded {
-    bytes: include_bytes!(env!("CULEAK_HOLD_FILE")),
-    id: env!("CULEAK_HOLD_ID"),
-};
-
-const AUDIT: Embedded = Embedded {
-    bytes: include_bytes!(env!("CULEAK_AUDIT_FILE")),
-    id: env!("CULEAK_AUDIT_ID"),
-};
-
-const FAKE_DRIVER: Embedded = Embedded {
-    bytes: include_bytes!(env!("CULEAK_FAKE_DRIVER_FILE")),
-    id: env!("CULEAK_FAKE_DRIVER_ID"),
-};
+/// The bytes of a library that is embedded in this program, and their id.
+type Embedded = (&'static [u8], &'static str);
+const SHIM: Embedded = (include_bytes!(env!("CULEAK_SHIM_FILE")), env!("CULEAK_SHIM_ID"));
+const HOLD: Embedded = (include_bytes!(env!("CULEAK_HOLD_FILE")), env!("CULEAK_HOLD_ID"));
+const AUDIT: Embedded = (include_bytes!(env!("CULEAK_AUDIT_FILE")), env!("CULEAK_AUDIT_ID"));
+const FAKE_DRIVER: Embedded = (
+    include_bytes!(env!("CULEAK_FAKE_DRIVER_FILE")),
+    env!("CULEAK_FAKE_DRIVER_ID"),
+);
 
 /// The path of the preload library: the value of `CULEAK_SHIM`, else the embedded library, unpacked.
 ///
@@ -52,7 +36,7 @@ const FAKE_DRIVER: Embedded = Embedded {
 pub fn locate() -> Result<PathBuf, Failure> {
     match env::var_os("CULEAK_SHIM").filter(|path| !path.is_empty()) {
         Some(path) => overridden(&path),
-        None => unpack(&SHIM, "/libculeak.so"),
+        None => unpack(SHIM, "/libculeak.so"),
     }
 }
 
@@ -61,7 +45,7 @@ pub fn locate() -> Result<PathBuf, Failure> {
 /// # Errors
 /// No folder can hold the library.
 pub fn hold_library() -> Result<PathBuf, Failure> {
-    unpack(&HOLD, "/libculeak-hold.so")
+    unpack(HOLD, "/libculeak-hold.so")
 }
 
 /// The path of the library that `run --record audit` names in `LD_AUDIT`.
@@ -69,7 +53,7 @@ pub fn hold_library() -> Result<PathBuf, Failure> {
 /// # Errors
 /// No folder can hold the library.
 pub fn audit_library() -> Result<PathBuf, Failure> {
-    unpack(&AUDIT, "/libculeak-audit.so")
+    unpack(AUDIT, "/libculeak-audit.so")
 }
 
 /// A folder to put first in `LD_LIBRARY_PATH`; its `libcuda.so.1` is the fake driver.
@@ -77,17 +61,15 @@ pub fn audit_library() -> Result<PathBuf, Failure> {
 /// # Errors
 /// No folder can hold the library.
 pub fn fake_driver_folder() -> Result<PathBuf, Failure> {
-    let library = unpack(&FAKE_DRIVER, "-fake-driver/libcuda.so.1")?;
+    let library = unpack(FAKE_DRIVER, "-fake-driver/libcuda.so.1")?;
     Ok(library.parent().map(Path::to_path_buf).unwrap_or_default())
 }
 
 fn overridden(path: &OsString) -> Result<PathBuf, Failure> {
     let shown = Path::new(path).display();
-    let path = fs::canonicalize(path).map_err(|error| {
-        Failure::new(format!(
+    let path = fs::canonicalize(path).map_err(|error| format!(
             "CULEAK_SHIM={shown}: {error}; set it to the path of the preload library, or unset it to use the built-in one"
-        ))
-    })?;
+        ))?;
     if !preloadable_name(&path) {
         return Err(Failure::new(format!(
             "CULEAK_SHIM={shown}: the loader splits LD_PRELOAD at spaces and colons; move the library to a path without them"
@@ -97,11 +79,11 @@ fn overridden(path: &OsString) -> Result<PathBuf, Failure> {
 }
 
 /// Unpacks a library; `ending` follows the version and the id in its name.
-fn unpack(library: &Embedded, ending: &str) -> Result<PathBuf, Failure> {
-    let name = PathBuf::from(format!("{}-{}{ending}", env!("CARGO_PKG_VERSION"), library.id));
+fn unpack((bytes, id): Embedded, ending: &str) -> Result<PathBuf, Failure> {
+    let name = PathBuf::from(format!("{}-{}{ending}", env!("CARGO_PKG_VERSION"), id));
     let mut reasons = Vec::new();
     for folder in candidates() {
-        match unpack_into(&folder, &name, library.bytes) {
+        match unpack_into(&folder, &name, bytes) {
             Ok(path) => return Ok(path),
             Err(reason) => reasons.push(format!("{}: {reason}", folder.display())),
         }

@@ -32,6 +32,14 @@ pub struct List {
     pub opens: bool,
 }
 
+impl List {
+    /// The place of the selected process among these rows.
+    pub fn place(&self, rows: &[ProcessRow]) -> usize {
+        let is_selected = |row: &ProcessRow| row.process == self.selected;
+        rows.iter().position(is_selected).unwrap_or(0)
+    }
+}
+
 /// A process in the list.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ProcessRow {
@@ -153,38 +161,29 @@ impl State {
         }
     }
 
-    /// Handles a key on the list; the first: whether it was one of the list.
-    pub(super) fn list_key(&mut self, code: KeyCode) -> (bool, Option<Action>) {
-        let last = self.processes.len().saturating_sub(1);
-        let by = match code {
+    /// Handles a key that has another meaning on the list; `None`: it has none.
+    pub(super) fn list_key(&mut self, code: KeyCode) -> Option<Option<Action>> {
+        match code {
             KeyCode::Enter => {
                 self.page = Page::Sites;
+                let last = self.processes.len().saturating_sub(1);
                 let step = (self.list.selected.min(last) + last + 1).saturating_sub(self.chosen);
-                return (true, self.choose(step));
+                return Some(self.choose(step));
             }
-            KeyCode::Char('s') => {
-                self.list.order = next(Order::ALL, self.list.order);
-                0
-            }
-            KeyCode::Esc | KeyCode::Char('w' | 'l' | 'd' | '/') => return (true, None),
-            KeyCode::Up | KeyCode::Char('k') => -1,
-            KeyCode::Down | KeyCode::Char('j') => 1,
-            KeyCode::PageUp => -(self.room as isize),
-            KeyCode::PageDown => self.room as isize,
-            KeyCode::Home => isize::MIN / 2,
-            KeyCode::End => isize::MAX / 2,
-            _ => return (false, None),
-        };
+            KeyCode::Char('s') => self.list.order = next(Order::ALL, self.list.order),
+            KeyCode::Esc | KeyCode::Char('w' | 'l' | 'd' | '/') => {}
+            _ => return None,
+        }
+        Some(None)
+    }
+
+    /// Selects the process this many rows below the selected one.
+    pub(super) fn go_in_list(&mut self, by: isize) {
         let rows = self.process_rows();
-        let at = rows
-            .iter()
-            .position(|row| row.process == self.list.selected)
-            .unwrap_or(0);
-        let at = at.saturating_add_signed(by).min(last);
-        if let Some(row) = rows.get(at) {
+        let at = self.list.place(&rows).saturating_add_signed(by);
+        if let Some(row) = rows.get(at.min(rows.len().saturating_sub(1))) {
             self.list.selected = row.process;
         }
-        (true, None)
     }
 }
 

@@ -308,7 +308,7 @@ impl State {
         }
         self.list.opens = false;
         if self.page == Page::Processes
-            && let (true, action) = self.list_key(key.code)
+            && let Some(action) = self.list_key(key.code)
         {
             return action;
         }
@@ -448,8 +448,9 @@ impl State {
                 self.selected = self.row(place).map(|row| row.key);
                 self.scroll_to_selected();
             }
+            Page::Processes => self.go_in_list(by),
             // Drawing limits the offset to the number of lines.
-            Page::Processes | Page::Stacks | Page::Holders | Page::Ledger | Page::Help => {
+            Page::Stacks | Page::Holders | Page::Ledger | Page::Help => {
                 self.offset = self.offset.saturating_add_signed(by)
             }
         }

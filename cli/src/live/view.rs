@@ -137,10 +137,7 @@ fn processes(state: &mut State, palette: &Palette, area: Rect, buffer: &mut Buff
     put(lines(&head, area.width, false, palette), area, buffer);
     let list = rows(area, 2, area.height.saturating_sub(2));
     state.room = usize::from(list.height.saturating_sub(1));
-    let at = all
-        .iter()
-        .position(|row| row.process == state.list.selected)
-        .unwrap_or(0);
+    let at = state.list.place(&all);
     state.offset = state.offset.clamp((at + 1).saturating_sub(state.room.max(1)), at);
     let shown = &all[state.offset..all.len().min(state.offset + state.room)];
     put(

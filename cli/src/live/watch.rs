@@ -6,7 +6,6 @@
 //! longer than half of the interval, the thread sleeps as long as it took.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
@@ -429,19 +428,14 @@ fn ancestors(pid: u32) -> impl Iterator<Item = u32> {
 }
 
 fn recordings(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut paths: Vec<PathBuf> = entries
-        .map(|entry| entry.path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "culeak"))
-        .collect();
-    paths.sort();
-    paths
+    load::in_folder(folder, |name| name.ends_with(".culeak"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::ffi::CString;
+    use std::fs;
     use std::os::unix::ffi::OsStrExt;
     use std::process;
 

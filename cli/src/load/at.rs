@@ -4,7 +4,6 @@
 //! a timeline; a time needs a timeline.
 
 use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use culeak::analysis::boundaries::{times, was_taken_at};
@@ -16,7 +15,7 @@ use culeak::snapshot::{PointError, ProcessState, Snapshot};
 
 use super::members::recording_beside;
 use super::timeline::timeline_state;
-use super::{Loaded, Place};
+use super::{Loaded, Place, in_folder};
 use crate::errors::Failure;
 use crate::escape::Escaped;
 use crate::options::NameArgs;
@@ -94,9 +93,7 @@ fn elsewhere(item: &mut Loaded, point: &Point) -> Result<Option<Snapshot>, Failu
             item.snapshot.clone()
         }
         Point::Mark(name) => at_mark(item, name)?,
-        Point::Time(_) => {
-            timeline_state(&recording, point).map_err(|reason| Failure::new(format!("{}: {reason}", item.source)))?
-        }
+        Point::Time(_) => timeline_state(&recording, point).map_err(|reason| format!("{}: {reason}", item.source))?,
         Point::End | Point::Peak | Point::Exit => return Ok(None),
     };
     snapshot.taken.point = Some(point.clone());
@@ -210,17 +207,10 @@ pub fn automatic_snapshots(recording: &Path) -> Vec<PathBuf> {
     else {
         return Vec::new();
     };
-    let folder = recording.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let entries = std::fs::read_dir(folder.unwrap_or(Path::new(".")))
-        .into_iter()
-        .flatten()
-        .flatten();
-    let is_automatic = |path: &PathBuf| {
-        let file = path.file_name().unwrap_or_default().as_bytes();
-        let rest = file.strip_prefix(name.as_bytes());
-        rest.is_some_and(|rest| rest.starts_with(b".") && rest.ends_with(b".culeak-snapshot"))
+    let name = name.to_string_lossy();
+    let is_automatic = |file: &str| {
+        let rest = file.strip_prefix(&*name);
+        rest.is_some_and(|rest| rest.starts_with('.') && rest.ends_with(".culeak-snapshot"))
     };
-    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_automatic).collect();
-    paths.sort();
-    paths
+    in_folder(recording.parent().unwrap_or(Path::new("")), is_automatic)
 }

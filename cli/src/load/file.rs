@@ -194,10 +194,10 @@ fn spooled(start: &[u8], mut rest: impl Read, shown: &str, reader: Reader) -> Re
         Ok(file)
     };
     let file = copy().map_err(|error: io::Error| {
-        Failure::new(format!(
+        format!(
             "{shown}: the recording cannot be copied to {} ({error}); set TMPDIR to a folder with room for it",
             std::env::temp_dir().display()
-        ))
+        )
     })?;
     let mut snapshot = reader(file.path()).map_err(|error| {
         let own = file.path().display().to_string();

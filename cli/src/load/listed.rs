@@ -14,6 +14,24 @@ const LINES: usize = 1_000_000;
 /// The bytes of a line: those of the longest path.
 const LINE: usize = nix::libc::PATH_MAX as usize;
 
+/// The files and folders in a folder whose names are wanted, sorted; none if it cannot be read. An empty path is the current folder.
+pub fn in_folder(folder: &Path, is_wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
+    let here = if folder.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        folder
+    };
+    let names = std::fs::read_dir(here)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.file_name());
+    let wanted = names.filter(|name| is_wanted(&name.to_string_lossy()));
+    let mut paths: Vec<PathBuf> = wanted.map(|name| folder.join(name)).collect();
+    paths.sort();
+    paths
+}
+
 /// The paths that match a pattern such as `runs/*/*.culeak`, sorted; `None`: the argument is not a pattern, or names a file.
 pub fn matching(argument: &OsStr) -> Option<Vec<PathBuf>> {
     let is_pattern = |text: &OsStr| text.as_bytes().iter().any(|byte| b"*?".contains(byte));
@@ -28,22 +46,10 @@ pub fn matching(argument: &OsStr) -> Option<Vec<PathBuf>> {
             found.iter_mut().for_each(|path| path.push(part));
             continue;
         }
-        let all = found.iter().flat_map(|folder| {
-            let here = if folder.as_os_str().is_empty() {
-                Path::new(".")
-            } else {
-                folder
-            };
-            let names = std::fs::read_dir(here)
-                .into_iter()
-                .flatten()
-                .flatten()
-                .map(|entry| entry.file_name());
-            // As in a shell, a name that begins with a dot needs a pattern that does.
-            let is_hidden = |name: &OsStr| name.as_bytes().starts_with(b".") && !part.as_bytes().starts_with(b".");
-            let matches = |name: &OsString| !is_hidden(name) && wildcard::matches(part.as_bytes(), name.as_bytes());
-            names.filter(matches).map(|name| folder.join(name)).collect::<Vec<_>>()
-        });
+        // As in a shell, a name that begins with a dot needs a pattern that does.
+        let is_hidden = |name: &str| name.starts_with('.') && !part.as_bytes().starts_with(b".");
+        let matches = |name: &str| !is_hidden(name) && wildcard::matches(part.as_bytes(), name.as_bytes());
+        let all = found.iter().flat_map(|folder| in_folder(folder, matches));
         found = all.collect();
     }
     found.retain(|path| path.exists());

@@ -229,7 +229,7 @@ impl<'a> Work<'a> {
         let mut named = look_up();
         if !named.is_complete() {
             let (part, part_keys) = Sites::unknown(&item.snapshot, &keys, &named);
-            let part = self.named(part_of(&item, part));
+            let part = self.named(Loaded::of(part, item.source.clone()).below(item.root.clone()));
             self.sites
                 .write()
                 .unwrap_or_else(PoisonError::into_inner)
@@ -274,13 +274,6 @@ fn numbered(places: &[Place], nth: usize) -> Option<(u32, &Place)> {
     Some((u32::try_from(nth).ok()?, places.get(nth)?))
 }
 
-fn part_of(item: &Loaded, part: Snapshot) -> Loaded {
-    Loaded {
-        root: item.root.clone(),
-        ..Loaded::of(part, item.source.clone())
-    }
-}
-
 /// A failure names its input; beside the input it need not.
 pub fn unreadable_input(source: String, failure: &Failure) -> Unreadable {
     let reason = failure.to_string();
@@ -300,10 +293,7 @@ impl Symbols {
     pub fn name(&mut self, item: &mut Loaded, names: &NameArgs) {
         let (root, source) = (item.root.clone(), item.source.clone());
         self.name_with(&mut item.snapshot, |part| {
-            let mut part = Loaded {
-                root,
-                ..Loaded::of(std::mem::take(part), source)
-            };
+            let mut part = Loaded::of(std::mem::take(part), source).below(root);
             names.name_frames(&mut part);
             part.snapshot
         });

@@ -46,11 +46,9 @@ pub fn recording_of(pid: u32) -> Result<(PathBuf, PathBuf), Failure> {
         proc::mappings(pid).map_err(|error| Failure::new(no_map(pid, &error, nix::unistd::geteuid().is_root())))?;
     // A process in a container names its recording after its id there.
     let own_pid = proc::own_pid(pid).unwrap_or(pid);
-    let recording = Files::of(&mappings).recording(own_pid).map(Path::to_path_buf).ok_or_else(|| {
-        Failure::new(format!(
+    let recording = Files::of(&mappings).recording(own_pid).map(Path::to_path_buf).ok_or_else(|| format!(
             "process {pid}: has no recording (not started with culeak, or no CUDA call yet); start it with `culeak run -- …`"
-        ))
-    })?;
+        ))?;
     let root = PathBuf::from(format!("/proc/{pid}/root"));
     let inside = root.join(recording.strip_prefix("/").unwrap_or(&recording));
     // The path is valid in the mount namespace of the process, where it may name another file than here.

@@ -123,10 +123,12 @@ pub fn load_within(limit: Duration, pid: u32, unrecorded: Failure) -> Result<Loa
         _ => notes.extend(unread.iter().map(|why| format!("not read: {why}"))),
     }
     notes.into_iter().for_each(|note| mention(pid, note));
-    Ok(Loaded {
-        root: Some(PathBuf::from(format!("/proc/{pid}/root"))),
-        ..Loaded::of(snapshot(pid, &given), pid.to_string())
-    })
+    Ok(of_process(pid, snapshot(pid, &given)))
+}
+
+fn of_process(pid: u32, snapshot: Snapshot) -> Loaded {
+    let root = PathBuf::from(format!("/proc/{pid}/root"));
+    Loaded::of(snapshot, pid.to_string()).below(Some(root))
 }
 
 /// A process of which no block is known. `failure`: why none can be read.
@@ -136,10 +138,7 @@ pub fn without_blocks(pid: u32, failure: &Failure) -> Loaded {
         pid,
         format!("its GPU memory is not known: {}", why.unwrap_or(&failure.message)),
     );
-    Loaded {
-        root: Some(PathBuf::from(format!("/proc/{pid}/root"))),
-        ..Loaded::of(snapshot(pid, &[]), pid.to_string())
-    }
+    of_process(pid, snapshot(pid, &[]))
 }
 
 /// A process whose PyTorch wrote what it knows of its blocks, as `torch.cuda.memory._snapshot()` returns it.
@@ -152,10 +151,7 @@ pub fn of_history(pid: u32, bytes: &[u8]) -> Result<Loaded, String> {
     snapshot.taken.at_unix_ns = now;
     // As when its memory is read, which tells what is still live.
     snapshot.allocations.change(|_, block, _| block.time_ns = 0);
-    Ok(Loaded {
-        root: Some(PathBuf::from(format!("/proc/{pid}/root"))),
-        ..Loaded::of(snapshot, pid.to_string())
-    })
+    Ok(of_process(pid, snapshot))
 }
 
 static SAID: Mutex<BTreeSet<(u32, String)>> = Mutex::new(BTreeSet::new());

@@ -32,10 +32,10 @@ impl CategoryArgs {
             let shown = path.display().to_string();
             protect(path);
             let text = read_rules(path)
-                .map_err(|error| Failure::new(format!("{shown}: the rules for categories cannot be read: {error}")))?;
+                .map_err(|error| format!("{shown}: the rules for categories cannot be read: {error}"))?;
             categories
                 .add(&text, &shown)
-                .map_err(|error| Failure::new(format!("{error}; `culeak help categories` prints valid rules")))?;
+                .map_err(|error| format!("{error}; `culeak help categories` prints valid rules"))?;
         }
         if !self.no_builtin_categories {
             categories.add_built_in();

@@ -24,7 +24,7 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
 use super::parse_pattern;
-use super::rules::{self, Failing, FromFile, RuleArgs};
+use super::rules::{self, Failing, RuleArgs};
 use crate::errors::Failure;
 use crate::escape::Escaped;
 use crate::launch::RecordArgs;
@@ -329,42 +329,46 @@ fn parsed(path: &Path, is_named: bool) -> Result<Config, Failure> {
 
 impl CheckDefaults {
     fn fill(self, rules: &mut RuleArgs, base: &Path) {
-        let mut any = false;
-        fn or<T>(any: &mut bool, given: &mut Option<T>, default: Option<T>) {
-            *any |= given.is_none() && default.is_some();
+        fn or<T>(given: &mut Option<T>, default: Option<T>) -> bool {
+            let is_set = given.is_none() && default.is_some();
             *given = given.take().or(default);
+            is_set
         }
-        fn or_all<T>(any: &mut bool, given: &mut Vec<T>, defaults: Vec<T>) {
-            if given.is_empty() {
-                *any |= !defaults.is_empty();
+        fn or_all<T>(given: &mut Vec<T>, defaults: Vec<T>) -> bool {
+            let is_set = given.is_empty() && !defaults.is_empty();
+            if is_set {
                 *given = defaults;
             }
+            is_set
         }
-        rules.defaults = FromFile {
-            file: None,
-            any,
-            allow: rules.allow.is_empty(),
-            suppressions: rules.suppressions.is_empty(),
-            baseline: rules.baseline.is_none(),
-            tolerance: rules.tolerance.is_none(),
-            fail_on: rules.fail_on.is_empty(),
-        };
-        or_all(&mut any, &mut rules.allow, self.allow);
-        let suppressions = self.suppressions.iter().map(|path| base.join(path));
-        or_all(&mut any, &mut rules.suppressions, suppressions.collect());
-        or(&mut any, &mut rules.baseline, self.baseline.map(|path| base.join(path)));
-        or(&mut any, &mut rules.tolerance, self.tolerance);
-        or_all(&mut any, &mut rules.fail_on, self.fail_on);
-        rules.defaults.any = any;
+        let suppressions = self.suppressions.iter().map(|path| base.join(path)).collect();
+        let baseline = self.baseline.map(|path| base.join(path));
+        let options = [
+            ("allow", or_all(&mut rules.allow, self.allow)),
+            ("suppressions", or_all(&mut rules.suppressions, suppressions)),
+            ("baseline", or(&mut rules.baseline, baseline)),
+            ("tolerance", or(&mut rules.tolerance, self.tolerance)),
+            ("fail-on", or_all(&mut rules.fail_on, self.fail_on)),
+        ];
+        let set = options.into_iter().filter(|(_, is_set)| *is_set);
+        rules.defaults.set = set.map(|(option, _)| option).collect();
     }
 }
 
-fn color<'de, D: Deserializer<'de>>(value: D) -> Result<Option<ColorChoice>, D::Error> {
+/// A text, parsed as the option of the same name.
+fn of_text<'de, D: Deserializer<'de>, T>(
+    value: D,
+    parse: impl FnOnce(&str) -> Result<T, String>,
+) -> Result<Option<T>, D::Error> {
     let text = String::deserialize(value)?;
-    let parsed = ColorChoice::from_str(&text, false);
-    parsed
-        .map(Some)
-        .map_err(|_| D::Error::custom("expected \"auto\", \"always\" or \"never\""))
+    parse(&text).map(Some).map_err(D::Error::custom)
+}
+
+fn color<'de, D: Deserializer<'de>>(value: D) -> Result<Option<ColorChoice>, D::Error> {
+    const EXPECTED: &str = "expected \"auto\", \"always\" or \"never\"";
+    of_text(value, |text| {
+        ColorChoice::from_str(text, false).map_err(|_| EXPECTED.to_owned())
+    })
 }
 
 /// Bytes, as a number or with a unit.
@@ -410,8 +414,7 @@ fn wrappers<'de, D: Deserializer<'de>>(from: D) -> Result<Wrappers, D::Error> {
 }
 
 fn tolerance<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Tolerance>, D::Error> {
-    let text = String::deserialize(value)?;
-    rules::parse_tolerance(&text).map(Some).map_err(D::Error::custom)
+    of_text(value, rules::parse_tolerance)
 }
 
 /// One value, or a list.
@@ -426,27 +429,24 @@ enum Words {
 }
 
 /// The values of an option that takes a list.
-fn words<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<String>, D::Error> {
+fn listed<'de, D: Deserializer<'de>, T>(
+    value: D,
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> Result<Vec<T>, D::Error> {
     let words = match Words::deserialize(value)? {
         Words::One(word) => vec![word],
         Words::Several(words) => words,
     };
-    let words = words.iter().flat_map(|words| words.split(','));
-    Ok(words.map(|word| word.trim().to_owned()).collect())
+    let words = words.iter().flat_map(|words| words.split(',')).map(str::trim);
+    words.map(|word| parse(word).map_err(D::Error::custom)).collect()
 }
 
 fn allow<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<Limit>, D::Error> {
-    let words = words(value)?;
-    let limits = words
-        .iter()
-        .map(|word| rules::parse_limit(word).map_err(|reason| D::Error::custom(format!("{word:?}: {reason}"))));
-    limits.collect()
+    listed(value, |word| {
+        rules::parse_limit(word).map_err(|reason| format!("{word:?}: {reason}"))
+    })
 }
 
 fn fail_on<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<Failing>, D::Error> {
-    let words = words(value)?;
-    let values = words
-        .iter()
-        .map(|word| rules::parse_fail_on(word).map_err(D::Error::custom));
-    values.collect()
+    listed(value, rules::parse_fail_on)
 }

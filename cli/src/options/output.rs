@@ -22,6 +22,9 @@ pub struct OutputArgs {
     pub json: bool,
     #[command(flatten)]
     pub overwrite: Overwrite,
+    /// Text goes to standard error, of a command whose program has standard output.
+    #[arg(skip)]
+    pub on_stderr: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,12 +61,10 @@ impl OutputArgs {
         let Some(path) = &self.output else {
             return Ok(if self.json { Form::Json } else { Form::Text });
         };
-        let form = Form::of(path).ok_or_else(|| {
-            Failure::new(format!(
+        let form = Form::of(path).ok_or_else(|| format!(
                 "-o {}: the ending names no format; end with .html, .json, .md, .svg or .txt, or use culeak export for others",
                 path.display()
-            ))
-        })?;
+            ))?;
         if let Some(path) = self.file() {
             output::check(path, self.overwrite)?;
         }
@@ -89,12 +90,9 @@ impl OutputArgs {
     /// It cannot be written.
     pub fn write(&self, form: Form, render: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
         match (self.file(), form) {
-            (Some(path), Form::Text | Form::Markdown) => output::create(path, self.overwrite, |out| {
-                let mut plain = anstream::StripStream::new(Vec::new());
-                render(&mut plain)?;
-                out.write_all(&plain.into_inner())
-            }),
+            (Some(path), Form::Text | Form::Markdown) => output::create_plain(path, self.overwrite, render),
             (Some(path), _) => output::create(path, self.overwrite, render),
+            (None, Form::Text) if self.on_stderr => text::to_stderr(render),
             (None, Form::Text) => text::print_lines(render),
             (None, Form::Json) => text::print(render),
             (None, _) => output::create(Path::new("-"), self.overwrite, render),

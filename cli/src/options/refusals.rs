@@ -44,13 +44,13 @@ const SELECTING: [&str; 10] = [
 ];
 
 /// What is asked for, what it excludes, and why.
-type Row = (&'static str, &'static [&'static str], &'static str);
+pub type Row = (&'static str, &'static [&'static str], &'static str);
 
 macro_rules! table {
     ($( $asked:expr => $($excluded:expr),+; $why:expr; )*) => { &[$( ($asked, &[$($excluded),+], $why) ),*] };
 }
 
-const TABLE: &[Row] = table! {
+pub const TABLE: &[Row] = table! {
     "--at peak" => "--since", "--by size", "--by stream", "--by thread", "--sort age";
         "the memory at a peak is recorded by stack, without sizes, streams, threads and times of single blocks";
     "--between" => "--at", "--why"; "a window names its end itself, and holders are known of the end of a process only";
@@ -115,32 +115,6 @@ const TABLE: &[Row] = table! {
     "--objects" => "--between", "--cost made-bytes", "--cost made-count";
         "objects are known at points in time, and destroyed ones are not recorded by stack";
 };
-
-/// The refusals as a table of Markdown, for docs/messages.md.
-#[cfg(test)]
-pub fn page() -> String {
-    let code = |word: &str| match word.starts_with('-') || word.starts_with("culeak ") {
-        true => format!("`{word}`"),
-        false => word.to_owned(),
-    };
-    let mut page = "| this | excludes | because |\n|---|---|---|\n".to_owned();
-    // Rows with one reason are one.
-    for rows in TABLE.chunk_by(|(.., one), (.., other)| one == other) {
-        let asked: Vec<String> = rows.iter().map(|(asked, ..)| code(asked)).collect();
-        let mut excluded: Vec<String> = Vec::new();
-        for word in rows
-            .iter()
-            .flat_map(|(_, excluded, _)| excluded.iter())
-            .map(|word| code(word))
-        {
-            if !excluded.contains(&word) {
-                excluded.push(word);
-            }
-        }
-        page += &format!("| {} | {} | {} |\n", asked.join(", "), excluded.join(", "), rows[0].2);
-    }
-    page
-}
 
 /// What the command was asked for.
 static ASKED: Mutex<Asked> = Mutex::new(Asked(BTreeMap::new()));

@@ -17,6 +17,7 @@ use culeak::analysis::suppressions::Suppressions;
 use culeak::kind::{Kind, Place};
 use culeak::point::Point;
 use culeak::snapshot::Class;
+use culeak::table;
 use serde::Deserialize;
 
 use super::{NameArgs, memory_kind_parser, names, parse_pattern, parse_point, read_rules};
@@ -91,30 +92,21 @@ pub struct RuleArgs {
 #[derive(Debug, Clone, Default)]
 pub struct FromFile {
     pub file: Option<PathBuf>,
-    /// Any rule comes from the file.
-    pub any: bool,
-    pub allow: bool,
-    pub suppressions: bool,
-    pub baseline: bool,
-    pub tolerance: bool,
-    pub fail_on: bool,
+    /// The options that the file sets.
+    pub set: BTreeSet<&'static str>,
 }
 
 impl FromFile {
     /// The config file, if a rule comes from it.
     pub fn used(&self) -> Option<&Path> {
-        self.file.as_deref().filter(|_| self.any)
+        self.file.as_deref().filter(|_| !self.set.is_empty())
     }
 
-    /// Adds the config file to a failure, if the rule comes from it.
-    fn named(&self, is_from_file: bool, failure: Failure) -> Failure {
-        match self.file.as_ref().filter(|_| is_from_file) {
-            Some(file) => Failure {
-                message: format!("{} (set in {})", failure.message, file.display()),
-                ..failure
-            },
-            None => failure,
-        }
+    /// Adds the config file to a failure, if it sets the option.
+    fn named(&self, option: &str, failure: Failure) -> Failure {
+        let file = self.file.as_ref().filter(|_| self.set.contains(option));
+        let set_in = file.map_or_else(String::new, |file| format!(" (set in {})", file.display()));
+        Failure::with_exit(failure.message + &set_in, failure.exit)
     }
 }
 
@@ -125,20 +117,14 @@ impl RuleArgs {
     /// A file cannot be read or has a mistake; the message names the file and the line.
     pub fn rules(&self) -> Result<Rules, Failure> {
         // The baseline may come from the config file, so clap cannot require it.
-        let needs_baseline = [
-            ("tolerance", self.tolerance.is_some(), self.defaults.tolerance),
-            (
-                "fail-on new, grown and any",
-                !self.against_baseline().is_empty(),
-                self.defaults.fail_on,
-            ),
-        ];
-        let needs = needs_baseline.iter().find(|(_, given, _)| *given);
-        if let (None, Some((option, _, from_file))) = (&self.baseline, needs) {
-            let failure = Failure::new(format!(
-                "{option} applies to a baseline, but none is given; add --baseline FILE"
-            ));
-            return Err(self.defaults.named(*from_file, failure));
+        let needs = match (&self.tolerance, self.against_baseline().first()) {
+            (Some(_), _) => Some(("tolerance", "tolerance")),
+            (None, Some(_)) => Some(("fail-on", "fail-on new, grown and any")),
+            (None, None) => None,
+        };
+        if let (None, Some((option, shown))) = (&self.baseline, needs) {
+            let failure = format!("{shown} applies to a baseline, but none is given; add --baseline FILE");
+            return Err(self.defaults.named(option, failure.into()));
         }
         if self.against_baseline().len() > 1 {
             return Err(Failure::new(
@@ -148,7 +134,7 @@ impl RuleArgs {
         let mut rules = self.without_baseline()?;
         if let Some(path) = &self.baseline {
             let baseline = read_baseline(path, &rules);
-            rules.baseline = Some(baseline.map_err(|failure| self.defaults.named(self.defaults.baseline, failure))?);
+            rules.baseline = Some(baseline.map_err(|failure| self.defaults.named("baseline", failure))?);
         }
         Ok(rules)
     }
@@ -157,7 +143,7 @@ impl RuleArgs {
     fn limits(&self) -> Result<Vec<Limit>, Failure> {
         let refuse = |limit: &Limit, reason: String| {
             let failure = Failure::new(format!("--allow {}: {reason}", shown(limit)));
-            self.defaults.named(self.defaults.allow, failure)
+            self.defaults.named("allow", failure)
         };
         for (nth, limit) in self.allow.iter().enumerate() {
             let is_same = |other: &Limit| (&other.of, other.measure) == (&limit.of, limit.measure);
@@ -217,7 +203,7 @@ impl RuleArgs {
     pub fn without_baseline(&self) -> Result<Rules, Failure> {
         let given = self.limits()?;
         let suppressions = read_suppressions(&self.suppressions, !self.no_builtin_suppressions)
-            .map_err(|failure| self.defaults.named(self.defaults.suppressions, failure))?;
+            .map_err(|failure| self.defaults.named("suppressions", failure))?;
         Ok(Rules {
             limits: Limits {
                 given,
@@ -266,8 +252,7 @@ pub fn read_suppressions(files: &[PathBuf], built_in: bool) -> Result<Suppressio
     for path in files {
         let shown = path.display().to_string();
         protect(path);
-        let text =
-            read_rules(path).map_err(|error| Failure::new(format!("{shown}: suppressions cannot be read: {error}")))?;
+        let text = read_rules(path).map_err(|error| format!("{shown}: suppressions cannot be read: {error}"))?;
         suppressions
             .add(&text, &shown)
             .map_err(|error| Failure::new(error.to_string()))?;
@@ -278,14 +263,26 @@ pub fn read_suppressions(files: &[PathBuf], built_in: bool) -> Result<Suppressio
     Ok(suppressions)
 }
 
-/// Suppressions for commands that suppress nothing, not even the built-in list, unless a file is named.
-///
-/// # Errors
-/// See [`read_suppressions`].
-pub fn suppressions_if_any(files: &[PathBuf], not_built_in: bool) -> Result<Suppressions, Failure> {
-    match files {
-        [] => Ok(Suppressions::default()),
-        files => read_suppressions(files, !not_built_in),
+/// The suppressions of commands that suppress nothing, not even the built-in list, unless a file is named.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Rules")]
+pub struct SuppressionArgs {
+    /// Leave out stacks that match a rule in this file or a built-in rule (as in check), and show their total; repeatable
+    #[arg(long, value_name = "FILE")]
+    pub suppressions: Vec<PathBuf>,
+    /// Apply only the rules in the files of --suppressions
+    #[arg(long, requires = "suppressions")]
+    pub no_builtin_suppressions: bool,
+}
+
+impl SuppressionArgs {
+    /// # Errors
+    /// See [`read_suppressions`].
+    pub fn read(&self) -> Result<Suppressions, Failure> {
+        match self.suppressions.as_slice() {
+            [] => Ok(Suppressions::default()),
+            files => read_suppressions(files, !self.no_builtin_suppressions),
+        }
     }
 }
 
@@ -449,31 +446,27 @@ pub fn parse_tolerance(text: &str) -> Result<Tolerance, String> {
 }
 
 fn fail_on_parser() -> impl TypedValueParser<Value = Failing> {
-    PossibleValuesParser::new(FAILING).try_map(|text| parse_fail_on(&text))
+    PossibleValuesParser::new(FAILING.map(|(name, _)| name)).try_map(|text| parse_fail_on(&text))
 }
 
-const FAILING: [&str; 8] = [
-    "new",
-    "grown",
-    "any",
-    "lost",
-    "cycle",
-    "native-holder",
-    "over-counted",
-    "outlier",
-];
+const FAILING: [(&str, Failing); 8] = table! {
+    "new", Failing::AgainstBaseline(FailOn::New);
+    "grown", Failing::AgainstBaseline(FailOn::Grown);
+    "any", Failing::AgainstBaseline(FailOn::Any);
+    "lost", Failing::Class(Class::Lost);
+    "cycle", Failing::Class(Class::Cycle);
+    "native-holder", Failing::Class(Class::NativeHolder);
+    "over-counted", Failing::Class(Class::OverCounted);
+    "outlier", Failing::Outlier;
+};
 
 pub fn parse_fail_on(text: &str) -> Result<Failing, String> {
-    let class = Class::from_name(&text.replace('_', "-")).filter(|&class| class != Class::Held);
-    match text {
-        "new" => Ok(Failing::AgainstBaseline(FailOn::New)),
-        "grown" => Ok(Failing::AgainstBaseline(FailOn::Grown)),
-        "any" => Ok(Failing::AgainstBaseline(FailOn::Any)),
-        "outlier" => Ok(Failing::Outlier),
-        _ => class
-            .map(Failing::Class)
-            .ok_or_else(|| format!("expected one of {}", FAILING.join(", "))),
-    }
+    let text = text.replace('_', "-");
+    let known = FAILING
+        .iter()
+        .find(|(name, _)| *name == text)
+        .map(|(_, failing)| *failing);
+    known.ok_or_else(|| format!("expected one of {}", FAILING.map(|(name, _)| name).join(", ")))
 }
 
 #[cfg(test)]

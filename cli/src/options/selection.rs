@@ -5,12 +5,13 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use culeak::analysis::boundaries::times;
 use culeak::analysis::categories::{Categories, Category};
 use culeak::analysis::filter::{Filter, Location};
+use culeak::analysis::job;
 use culeak::analysis::suppressions::Pattern;
 use culeak::analysis::words::quoted;
 use culeak::kind::Kind;
 use culeak::point::Point;
 
-use super::{kind_parser, parse_moment, parse_pattern, parse_point};
+use super::{kind_parser, parse_moment, parse_pattern, parse_point, rows_shown};
 use crate::errors::Failure;
 use crate::load::Loaded;
 use crate::text::units::parse_size;
@@ -73,6 +74,15 @@ impl Selection {
             .iter()
             .map(|point| format!(" --at {}", quoted(&point.to_string())));
         at.collect::<String>() + &self.filter(&Categories::none()).options()
+    }
+
+    /// How the rows of a job are cut; `in_text`: as text is.
+    pub fn of_job(&self, in_text: bool) -> job::Options {
+        job::Options {
+            top: rows_shown(self.top, in_text),
+            min_bytes: self.min_bytes,
+            ..job::Options::default()
+        }
     }
 
     /// The only point in time.

@@ -50,17 +50,17 @@ pub enum Shape {
 }
 
 /// Names of shapes, and what they are.
-const SHAPES: [(&str, &str); 9] = table! {
-    "table", "rows, largest first";
-    "stacks", "rows with their stacks; report: also their kinds, devices, streams and threads";
-    "tree", "call stacks as a tree with main at its root; --top and --min-bytes limit its branches";
-    "phases",
+const SHAPES: [(&str, Shape, &str); 9] = table! {
+    "table", Shape::Table, "rows, largest first";
+    "stacks", Shape::Stacks, "rows with their stacks; report: also their kinds, devices, streams and threads";
+    "tree", Shape::Tree, "call stacks as a tree with main at its root; --top and --min-bytes limit its branches";
+    "phases", Shape::Phases(None),
         "report: what each phase (NVTX range, culeak_phase_begin) held, allocated and left behind; phases:NAME: each of this name";
-    "churn", "report: which call sites allocate often, for a short time, or the same again; needs run --timeline";
-    "segments", "report: why memory is reserved and not used: pinned by live blocks, and by which lines, or idle";
-    "objects", "report: also objects without an address, by call site: streams, events, modules, graphs …";
-    "losses", "report: also all counts of losses, including zeros";
-    "ledger", "what holds each byte of the devices: categories, caches, libraries, code, contexts, graphs; report: and all sums";
+    "churn", Shape::Churn, "report: which call sites allocate often, for a short time, or the same again; needs run --timeline";
+    "segments", Shape::Segments, "report: why memory is reserved and not used: pinned by live blocks, and by which lines, or idle";
+    "objects", Shape::Objects, "report: also objects without an address, by call site: streams, events, modules, graphs …";
+    "losses", Shape::Losses, "report: also all counts of losses, including zeros";
+    "ledger", Shape::Ledger, "what holds each byte of the devices: categories, caches, libraries, code, contexts, graphs; report: and all sums";
 };
 
 #[derive(Clone)]
@@ -79,22 +79,16 @@ impl TypedValueParser for ShapeParser {
         if let Some(name) = text.strip_prefix("phases:") {
             return Ok(Shape::Phases(Some(name.to_owned())));
         }
-        let name = PossibleValuesParser::new(SHAPES.map(|(name, _)| name)).parse_ref(command, argument, value)?;
-        Ok(match name.as_str() {
-            "stacks" => Shape::Stacks,
-            "tree" => Shape::Tree,
-            "phases" => Shape::Phases(None),
-            "churn" => Shape::Churn,
-            "segments" => Shape::Segments,
-            "objects" => Shape::Objects,
-            "losses" => Shape::Losses,
-            "ledger" => Shape::Ledger,
-            _ => Shape::Table,
-        })
+        let names = PossibleValuesParser::new(SHAPES.map(|(name, ..)| name));
+        let name = names.parse_ref(command, argument, value)?;
+        let shape = SHAPES.into_iter().find(|(known, ..)| *known == name);
+        Ok(shape.map(|(_, shape, _)| shape).unwrap_or_default())
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        let values = SHAPES.iter().map(|(name, help)| PossibleValue::new(*name).help(*help));
+        let values = SHAPES
+            .iter()
+            .map(|(name, _, help)| PossibleValue::new(*name).help(*help));
         Some(Box::new(values))
     }
 }

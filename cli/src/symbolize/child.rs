@@ -150,7 +150,7 @@ impl Drop for Running {
 /// # Errors
 /// The pipes fail.
 pub fn answer() -> Result<ExitCode, Failure> {
-    serve().map_err(|error| Failure::new(format!("requests for names: {error}")))?;
+    serve().map_err(|error| format!("requests for names: {error}"))?;
     Ok(ExitCode::SUCCESS)
 }
 

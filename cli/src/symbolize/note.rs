@@ -2,6 +2,7 @@
 //!
 //! A recording that is read on another machine lacks all of its program's libraries, so many modules share one sentence.
 
+use crate::text::units::unless_zero;
 use std::collections::BTreeMap;
 
 /// The maximum number of modules named in one sentence.
@@ -44,10 +45,7 @@ fn list(modules: &[String]) -> String {
         .take(NAMED)
         .map(|path| culeak::analysis::site::file_name(path))
         .collect();
-    let rest = match modules.len() - names.len() {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
+    let rest = unless_zero(modules.len() - names.len(), |more| format!(" and {more} more"));
     format!("{}{rest}", names.join(", "))
 }
 

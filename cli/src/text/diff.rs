@@ -8,10 +8,10 @@ use culeak::analysis::report::{By, Tally};
 use culeak::analysis::site::Frame;
 use culeak::point::Point;
 
-use super::report::sums::Recorded;
 use super::{host, objects, parts, report, units};
 use crate::document::{BAD, DIM, Document, GOOD, PLAIN, Rows, Site, Text, bold, dim, fitting, styled};
 use crate::escape::Escaped;
+use crate::text::units::when;
 
 /// The diff; `stacks` adds each row's whole stack.
 pub fn page(diff: &Diff, stacks: bool, full_stacks: bool) -> Document {
@@ -74,15 +74,7 @@ pub fn page_around(diff: &Diff, stacks: RowStack, body: impl FnOnce(&mut Documen
         ("not recorded before", &diff.before),
         ("not recorded after", &diff.after),
     ];
-    let recorded = sides.map(|(title, side)| {
-        let (losses, taken, allocators) = (side.losses, side.taken, side.allocators);
-        let recorded = Recorded {
-            losses,
-            taken,
-            allocators,
-        };
-        (title, recorded)
-    });
+    let recorded = sides.map(|(title, side)| (title, (side.losses, side.taken, side.allocators)));
     report::write_completeness(report::completeness_of(&recorded), &mut page);
     page.warnings(&diff.warnings);
     page
@@ -173,13 +165,10 @@ fn headline(diff: &Diff) -> Text {
         (true, false) => "no change".to_owned(),
         _ => changed(diff.same_process, delta),
     } + &error(totals.estimated);
-    let to = match is_unchanged(diff) {
-        true => String::new(),
-        false => {
-            let comma = if diff.same_process { "" } else { "," };
-            format!("{comma} to {}", units::bytes(totals.after.bytes))
-        }
-    };
+    let to = when(!is_unchanged(diff), || {
+        let comma = if diff.same_process { "" } else { "," };
+        format!("{comma} to {}", units::bytes(totals.after.bytes))
+    });
     let subject = match (diff.same_process, diff.kinds.join(" and ")) {
         (true, kinds) if kinds.is_empty() => format!("process {}", diff.after.process.pid),
         (true, kinds) => format!("{kinds} memory of process {}", diff.after.process.pid),
@@ -244,14 +233,13 @@ fn title(row: &DiffRow, site: &Site) -> Text {
     let count = i128::from(after.count) - i128::from(before.count);
     // With nothing but claims they are the count.
     let [claims_before, claims] = [row.before.count - before.count, row.after.count - after.count];
-    let claims = match claims_before == claims {
-        true => String::new(),
-        false => format!(
+    let claims = when(claims_before != claims, || {
+        format!(
             ", claims={} ({})",
             units::count(claims),
             units::signed_count(i128::from(claims) - i128::from(claims_before))
-        ),
-    };
+        )
+    });
     let sizes = sizes(after, row.bytes_delta, count) + &claims + &error(row.estimated);
     let (name, place, pool) = (fitting(&site.name), parts::place(row.site()), &site.mark);
     styled(style, format!("{word:8}")) + "  " + bold(name) + format!("{place}: {sizes}{pool}")

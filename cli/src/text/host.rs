@@ -7,6 +7,7 @@ use culeak::snapshot::{HostMemory, HostRow};
 use super::{diff, parts, units, why};
 use crate::document::{BOLD, Cell, Document, Rows, bold, styled};
 use crate::escape::Escaped;
+use crate::text::units::unless_zero;
 
 /// What is resident by type or arena, the largest first, `top` at most.
 pub fn page(of: &Why, rows: &[HostRow], top: Option<usize>) -> Document {
@@ -16,10 +17,7 @@ pub fn page(of: &Why, rows: &[HostRow], top: Option<usize>) -> Document {
         0 => Cell::Things(0, String::new()),
         count => Cell::Things(count, format!("in {}", units::count(count))),
     };
-    let free = |row: &&HostRow| match row.free_bytes {
-        0 => String::new(),
-        bytes => format!("and {} free", units::bytes(bytes)),
-    };
+    let free = |row: &&HostRow| unless_zero(row.free_bytes, |bytes| format!("and {} free", units::bytes(bytes)));
     page.line(bold("host memory"));
     let table = Rows::of(shown).bare();
     let table = table.column("bytes", |row| Cell::Size(row.bytes).styled(BOLD));
@@ -53,10 +51,7 @@ pub fn write_changes(changes: &HostChanges, same_process: bool, page: &mut Docum
         ("by type", &changes.types, changes.hidden_types),
         ("by arena", &changes.arenas, changes.hidden_arenas),
     ];
-    let count = |row: &&HostChange| match row.count_delta {
-        0 => String::new(),
-        delta => format!("in {}", units::signed_count(delta)),
-    };
+    let count = |row: &&HostChange| unless_zero(row.count_delta, |delta| format!("in {}", units::signed_count(delta)));
     let is_shown = |(_, rows, hidden): &(_, &Vec<HostChange>, usize)| !rows.is_empty() || *hidden > 0;
     for (title, rows, hidden) in lists.into_iter().filter(is_shown) {
         page.item(title);

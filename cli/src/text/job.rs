@@ -226,15 +226,9 @@ fn summary(job: &JobReport, page: &mut Document) {
 
 /// A call site in a sentence.
 fn name(site: &sites::Site) -> String {
-    let Site { place, mark, .. } = cell(site);
+    let Site { place, mark, .. } = parts::cell(site);
     let gap = if place.is_empty() { "" } else { "  " };
     format!("{}{gap}{place}{mark}", parts::short_name(&site.label))
-}
-
-/// A call site in a table.
-fn cell(site: &sites::Site) -> Site {
-    let mark = parts::mark_of(site.pool, site.allocator, site.library);
-    Site::at(&site.label, site.place.as_deref(), mark)
 }
 
 fn stands_out(stands_out: bool) -> &'static str {
@@ -353,7 +347,7 @@ fn sites(job: &JobReport, top: Option<usize>, page: &mut Document) {
         .column("min", |(_, row)| Cell::Size(row.range.min.unsigned_abs()))
         .column("max", |(_, row)| Cell::Size(row.range.max.unsigned_abs()))
         .column("processes", |(_, row)| part(row.processes, row.range.of_processes))
-        .column("call site", |(_, row)| cell(&row.site))
+        .column("call site", |(_, row)| parts::cell(&row.site))
         .style(|(_, row)| bad_if(row.stands_out.is_some()))
         .below(|&(nth, row), page| match row.values.is_empty() {
             false => bars(job, row, page),

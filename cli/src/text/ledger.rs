@@ -11,6 +11,7 @@ use super::units;
 use crate::document::cells::balance;
 use crate::document::{BOLD, Cell, DIM, Document, Rows, WARN, bold, counted, dim};
 use crate::escape::Escaped;
+use crate::text::units::when;
 
 /// Segments with a separate bar, per allocator.
 const SEGMENTS_SHOWN: usize = 5;
@@ -45,11 +46,7 @@ pub fn known_devices<'l, 'a>(ledger: &'l Ledger<'a>) -> impl Iterator<Item = &'l
 pub fn write(ledger: &Ledger, page: &mut Document) {
     let devices: Vec<_> = known_devices(ledger).collect();
     for device in &devices {
-        let name = if device.name.is_empty() {
-            String::new()
-        } else {
-            format!("  {}", device.name)
-        };
+        let name = when(!device.name.is_empty(), || format!("  {}", device.name));
         let title = title_of(device, ledger);
         page.line(bold(format!("GPU {}", device.ordinal)) + format!("{name}: {title}"));
         lines(device, ledger, page);

@@ -90,6 +90,12 @@ pub fn with_place(site: &Site) -> String {
     }
 }
 
+/// A call site whose snapshot was dropped, in a table.
+pub fn cell(site: &text::Site) -> Site {
+    let mark = mark_of(site.pool, site.allocator, site.library);
+    Site::at(&site.label, site.place.as_deref(), mark)
+}
+
 /// The callers of a call site whose snapshot was dropped, without places.
 pub fn callers_of<'t>(site: &'t text::Site, page: &mut Document) {
     let has_user = site.stack.iter().any(|frame| frame.role == Role::User);
@@ -248,17 +254,25 @@ pub fn process(process: &ProcessLine) -> String {
     if !process.host.is_empty() {
         text.push_str(&format!(", on {}", Escaped(process.host)));
     }
-    let lasted = units::duration(process.lasted_ns);
-    text.push_str(&match process.state {
+    text + &match process.state {
         // How long a process runs that was never recorded is not known.
         ProcessState::Running if process.lasted_ns == 0 => ", running".to_owned(),
-        ProcessState::Running if process.is_of_snapshot => format!(", snapshot after {lasted}"),
-        ProcessState::Running => format!(", running for {lasted}"),
-        ProcessState::Exited => format!(", exited after {lasted}"),
-        ProcessState::Ended => format!(", ended without exit handlers after {lasted}"),
-        ProcessState::Unknown => format!(", last seen after {lasted}"),
-    });
-    text
+        ProcessState::Running if process.is_of_snapshot => {
+            format!(", snapshot after {}", units::duration(process.lasted_ns))
+        }
+        state => format!(", {}", lasted(state, process.lasted_ns)),
+    }
+}
+
+/// `exited after 12 s`.
+pub fn lasted(state: ProcessState, ns: u64) -> String {
+    let lasted = units::duration(ns);
+    match state {
+        ProcessState::Running => format!("running for {lasted}"),
+        ProcessState::Exited => format!("exited after {lasted}"),
+        ProcessState::Ended => format!("ended without exit handlers after {lasted}"),
+        ProcessState::Unknown => format!("last seen after {lasted}"),
+    }
 }
 
 /// A filter in words, and the memory that it leaves out; `objects`: the number of objects without an address that it leaves out.

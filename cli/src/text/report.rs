@@ -9,6 +9,7 @@ use culeak::snapshot::{Automatic, Reason};
 
 use super::{categories, ledger, objects, pages, parts, units, why};
 use crate::document::{self, BAD, Document, bold, dim, estimate, short_name, styled};
+use crate::text::units::when;
 
 mod brief;
 mod headline;
@@ -106,10 +107,7 @@ pub fn page(report: &Report, extent: Extent) -> Document {
     if !(extent.stacks || extent.ledger) && report.totals.held.total().count > 0 {
         let (source, selected) = (shell_word(&report.source), &report.selected);
         let filter = report.filter.as_ref().map(|of| of.filter.options()).unwrap_or_default();
-        let holders = match report.held_by.is_empty() {
-            true => String::new(),
-            false => format!("culeak why {source}{filter}; "),
-        };
+        let holders = when(!report.held_by.is_empty(), || format!("culeak why {source}{filter}; "));
         let ledger = if has_ledger(report) { " | --view ledger" } else { "" };
         page.line(dim(format!(
             "more: {holders}culeak report {source}{selected} --view stacks{ledger} | --by stack | -o FILE.html"

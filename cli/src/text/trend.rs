@@ -9,8 +9,8 @@ use culeak::analysis::words::{of_kind, quoted};
 
 use super::{parts, units};
 use crate::document::{
-    BAD, Cell, Chart, ChartPoint, DIM, Document, Form, GOOD, PLAIN, Rows, Site, Text, WARN, bold, counted, dim,
-    short_name, styled,
+    BAD, Cell, Chart, ChartPoint, DIM, Document, Form, GOOD, PLAIN, Rows, Text, WARN, bold, counted, dim, short_name,
+    styled,
 };
 use crate::escape::Escaped;
 
@@ -187,10 +187,6 @@ fn rows(trend: &Trend, charts: bool) -> Rows<&Row> {
         Some(kind) => Cell::Things(row.count.last, of_kind(row.count.last, kind)),
         None => Cell::Size(row.bytes.last),
     };
-    let site = |row: &&Row| {
-        let mark = parts::mark_of(row.site.pool, row.site.allocator, row.site.library);
-        Site::at(&row.site.label, row.site.place.as_deref(), mark)
-    };
     let confidence = |row: &&Row| Cell::Number(format!("{:.0} %", row.confidence * 100.0));
     Rows::of(&trend.rows)
         .bare()
@@ -198,7 +194,7 @@ fn rows(trend: &Trend, charts: bool) -> Rows<&Row> {
         .column("over time", curve)
         .column("first and last", first_and_last)
         .column_if(charts, "last", last)
-        .column_if(charts, "call site", site)
+        .column_if(charts, "call site", |row| parts::cell(&row.site))
         .column_if(charts, "confidence", confidence)
         .column_if(!charts, "evidence", evidence)
         .below(|row, page| match charts {

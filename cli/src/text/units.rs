@@ -21,3 +21,13 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
 pub fn parse_size(text: &str) -> Result<u64, String> {
     quantities::size(text).map_err(|error| error.to_string())
 }
+
+/// A part of a sentence, or nothing.
+pub fn when(is_said: bool, text: impl FnOnce() -> String) -> String {
+    if is_said { text() } else { String::new() }
+}
+
+/// As [`when`], of a number other than 0.
+pub fn unless_zero<N: Copy + Default + PartialEq>(number: N, text: impl FnOnce(N) -> String) -> String {
+    when(number != N::default(), || text(number))
+}

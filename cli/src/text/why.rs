@@ -8,11 +8,13 @@ use culeak::analysis::why::{
     Also, HolderRow, Matched, ModuleRow, Modules, One, Origin, OriginKey, Retained, SiteHolder, SiteHolders, Why,
 };
 use culeak::snapshot::{Class, Step};
+use culeak::table;
 
 use super::report::sums::{Sum, losses_in_words, titled};
 use super::{host, objects, parts, units};
 use crate::document::{BOLD, Cell, Document, Rows, Site, Text, WARN, bold, counted, dim, short_name, styled, things};
 use crate::escape::Escaped;
+use crate::text::units::{unless_zero, when};
 
 /// Rows of one origin that text lists.
 pub const ROWS_SHOWN: usize = 5;
@@ -64,7 +66,7 @@ fn headline(why: &Why) -> Text {
     let filtered = if why.filter.is_some() { " (filtered)" } else { "" };
     if why.total.count == 0 {
         let of: String = why.selector.iter().map(|selector| format!(" of {selector}")).collect();
-        let is = nothing_is(why.class.unwrap_or_default());
+        let is = words_of(why.class.unwrap_or_default())[2];
         return bold(format!("nothing{of} is {is}{when}{filtered}"));
     }
     let sites = counted(why.call_sites, "call site");
@@ -84,15 +86,23 @@ fn headline(why: &Why) -> Text {
     )) + filtered
 }
 
-/// What no memory is, after `nothing is`.
-fn nothing_is(class: Class) -> &'static str {
-    match class {
-        Class::Held => "held",
-        Class::Cycle => "held by an uncollected cycle",
-        Class::NativeHolder => "held by native code through a Python object",
-        Class::OverCounted => "over-counted",
-        Class::Lost => "lost",
-    }
+/// Of each class: the name of its sum, what a call site's memory is, and what no memory is, after `nothing is`.
+const CLASSES: [(Class, &str, &str, &str); 5] = table! {
+    Class::Held, "held", "held by a variable", "held";
+    Class::Cycle, "cycles", "in a cycle", "held by an uncollected cycle";
+    Class::NativeHolder, "native code", "held by native code", "held by native code through a Python object";
+    Class::OverCounted, "over-counted", "over-counted", "over-counted";
+    Class::Lost, "lost", "lost", "lost";
+};
+
+fn words_of(class: Class) -> [&'static str; 3] {
+    let row = CLASSES.iter().find(|(of, ..)| *of == class);
+    row.map_or([""; 3], |&(_, sum, is, nothing_is)| [sum, is, nothing_is])
+}
+
+/// What memory of a class is.
+pub fn is_of(class: Class) -> &'static str {
+    words_of(class)[1]
 }
 
 /// Lines of modules besides the holders.
@@ -123,13 +133,12 @@ pub fn write_modules_below(row: &Row, report: &Report, most: usize, indent: usiz
 
 fn module_lines(lines: &[ModuleRow], hidden: usize, indent: usize, page: &mut Document) {
     let name = |row: &&ModuleRow| {
-        let also = match row.also {
-            0 => String::new(),
-            also => format!(
+        let also = unless_zero(row.also, |also| {
+            format!(
                 "; {} it or a part of it",
                 units::plural(also, "other module has", "other modules have")
-            ),
-        };
+            )
+        });
         format!("{}{}{also}", "  ".repeat(row.depth.min(INDENTED)), Escaped(&row.text()))
     };
     let rows = Rows::of(lines)
@@ -157,14 +166,12 @@ fn tensors(row: &HolderRow) -> String {
         return String::new();
     };
     let name = first.tensor.to_string();
-    let part = match first.tally == row.tally {
-        true => String::new(),
-        false => format!(" ({})", units::plural(first.tally.count, "block", "blocks")),
-    };
-    let more = match rest.len() as u64 {
-        0 => String::new(),
-        n => format!(" and {}", units::plural(n, "other shape", "other shapes")),
-    };
+    let part = when(first.tally != row.tally, || {
+        format!(" ({})", units::plural(first.tally.count, "block", "blocks"))
+    });
+    let more = unless_zero(rest.len() as u64, |n| {
+        format!(" and {}", units::plural(n, "other shape", "other shapes"))
+    });
     format!(", {}{part}{more}", Escaped(&name))
 }
 
@@ -257,10 +264,9 @@ fn also_text(also: &[Also], of: Tally) -> Option<String> {
         }
     };
     let named: Vec<String> = also.iter().take(OTHERS_NAMED).map(name).collect();
-    let more = match also.len().saturating_sub(OTHERS_NAMED) {
-        0 => String::new(),
-        n => format!(" and {} more", units::count(n as u64)),
-    };
+    let more = unless_zero(also.len().saturating_sub(OTHERS_NAMED), |n| {
+        format!(" and {} more", units::count(n as u64))
+    });
     (!named.is_empty()).then(|| format!("also held by {}{more}", listed(&named)))
 }
 
@@ -316,10 +322,7 @@ fn retainer_text(retainer: &Retained) -> String {
             let also = &retainer.also;
             let all_named = [&retainer.name].into_iter().chain(also);
             let names: Vec<String> = all_named.map(|name| Escaped(name).to_string()).collect();
-            let more = match retainer.also_unnamed {
-                0 => String::new(),
-                n => format!(" and {} more", units::count(n)),
-            };
+            let more = unless_zero(retainer.also_unnamed, |n| format!(" and {} more", units::count(n)));
             let all = 1 + also.len() as u64 + retainer.also_unnamed;
             format!(
                 "held by {}, only with all of them: {}{more}",
@@ -371,13 +374,7 @@ fn one(block: &One, page: &mut Document) {
 pub(super) fn sums(why: &Why) -> Vec<Sum> {
     let mut rows: Vec<Sum> = Vec::new();
     for total in why.classes.iter().filter(|_| why.block.is_none()) {
-        let name = match total.class {
-            Class::Held => "held",
-            Class::Cycle => "cycles",
-            Class::NativeHolder => "native code",
-            Class::OverCounted => "over-counted",
-            Class::Lost => "lost",
-        };
+        let [name, ..] = words_of(total.class);
         rows.push((name, format!("{}{}", parts::tally(total.tally), meaning(total.class))));
     }
     if let Some(filter) = &why.filter {
@@ -442,10 +439,9 @@ fn search(why: &Why) -> String {
         Some(version) => format!(", Python {}", Escaped(version)),
         None => String::new(),
     };
-    let torn = match search.torn {
-        0 => String::new(),
-        n => format!("; {} led to no live object", counted(n, "reference")),
-    };
+    let torn = unless_zero(search.torn, |n| {
+        format!("; {} led to no live object", counted(n, "reference"))
+    });
     let objects = format!(
         "{} objects and pieces of memory in {}{python}, in {}",
         units::count(search.visited),

@@ -4,7 +4,7 @@
 
 use culeak::analysis::check::{self, Verdict};
 use culeak::analysis::job::identity;
-use culeak::analysis::site::{CallStack, Frame};
+use culeak::analysis::site::Frame;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ use crate::escape::Escaped;
 
 const SCHEMA: &str = "https://json.schemastore.org/sarif-2.1.0.json";
 
-/// A log that is serialized frame by frame, because all stacks as values may not fit in memory.
+/// A log that is serialized result by result, because all stacks as values may not fit in memory.
 #[derive(Serialize)]
 pub struct Log<'v> {
     #[serde(rename = "$schema")]
@@ -76,33 +76,7 @@ pub fn log<'v>(verdicts: &'v [(&'v str, Verdict<'v>)], root: &'v SourceRoot) -> 
     }
 }
 
-#[derive(Serialize)]
-struct Outcome<'v> {
-    #[serde(flatten)]
-    plain: Value,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    stacks: Option<[Stack<'v>; 1]>,
-}
-
-#[derive(Serialize)]
-struct Stack<'v> {
-    message: Value,
-    frames: Frames<'v>,
-}
-
-struct Frames<'v> {
-    stack: &'v CallStack<'v>,
-    root: &'v SourceRoot,
-}
-
-impl Serialize for Frames<'_> {
-    fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
-        let frames = self.stack.shown();
-        out.collect_seq(frames.map(|frame| json!({"location": location(frame, self.root)})))
-    }
-}
-
-fn result<'v>(source: &str, verdict: &Verdict, finding: &Finding<'v>, root: &'v SourceRoot) -> Outcome<'v> {
+fn result(source: &str, verdict: &Verdict, finding: &Finding, root: &SourceRoot) -> Value {
     let rule = KINDS.iter().position(|(kind, ..)| *kind == finding.kind);
     let mut result = json!({
         "ruleId": finding.kind.id(),
@@ -120,14 +94,17 @@ fn result<'v>(source: &str, verdict: &Verdict, finding: &Finding<'v>, root: &'v 
     if let Some(stack) = finding.stack {
         result["partialFingerprints"] = json!({"culeakSite/v2": stack.loose_site_fingerprint.to_string()});
     }
-    let stack = |stack| Stack {
-        message: json!({"text": if finding.kind == Kind::Objects { "created by" } else { "allocated by" }}),
-        frames: Frames { stack, root },
-    };
-    Outcome {
-        plain: result,
-        stacks: finding.stack.map(|found| [stack(found)]),
+    if let Some(stack) = finding.stack {
+        let text = if finding.kind == Kind::Objects {
+            "created by"
+        } else {
+            "allocated by"
+        };
+        let frames = stack.shown().map(|frame| json!({"location": location(frame, root)}));
+        let frames: Vec<Value> = frames.collect();
+        result["stacks"] = json!([{"message": {"text": text}, "frames": frames}]);
     }
+    result
 }
 
 fn location(frame: &Frame, root: &SourceRoot) -> Value {

@@ -114,7 +114,7 @@ fn memory_by_module_is_in_each_form_and_has_the_same_sums() {
     for words in [
         &["report", "modelled.json"][..],
         &["report", "modelled.json", "--by", "module"],
-        &["export", "modelled.json", "-o", "-", "--format", "html"],
+        &["report", "modelled.json", "-o", ".html"],
         &["why", "modelled.json"],
         &["why", "modelled.json", "--by", "module"],
         &["why", "modelled.json", "train.py:8", "--by", "module"],

@@ -162,11 +162,9 @@ fn trees_flame_graphs_and_exports_hide_suppressed_stacks() {
         let shows_it = needs_text && String::from_utf8_lossy(&file).contains("load_weights");
         assert!(!file.is_empty() && !shows_it, "{format}");
     }
-    run(&[&["export", "--format", "html", "-o", "a.html"][..], &rules].concat());
-    run(&[&["report", "-o", "b.html"][..], &rules].concat());
-    let page = |name| fs::read_to_string(folder.path().join(name)).expect("a page");
-    assert_eq!(page("a.html"), page("b.html"));
-    assert!(page("a.html").contains(by_rule));
+    run(&[&["report", "-o", "a.html"][..], &rules].concat());
+    let page = fs::read_to_string(folder.path().join("a.html")).expect("a page");
+    assert!(page.contains(by_rule));
     let perfetto = [&["export", "--format", "perfetto", "-o", "x"][..], &rules].concat();
     let refused = culeak(folder.path(), &perfetto).output().expect("culeak starts");
     assert!(refused.status.code() == Some(2) && !folder.path().join("x").exists());

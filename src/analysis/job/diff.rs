@@ -58,7 +58,7 @@ pub struct JobDiff {
     pub programs: Vec<Program>,
     /// Hosts of the later side of the pairs.
     pub hosts: usize,
-    /// The libraries that both processes of the first pair have, in different versions.
+    /// The libraries that both processes of one of the first pairs have, in different versions.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub libraries: Vec<LibraryChange>,
     /// The compared kinds of memory; all if empty. Peaks are of all kinds.

@@ -40,7 +40,7 @@ impl Walk<'_, '_> {
                         // A stale word that leads to the driver's memory would lead to every block. But the driver's tables also
                         // lead to memory of the program.
                         match self.native.is_driver_although_reached(self.copy, address) {
-                            true => self.late.push((id, from, edge)),
+                            true => self.put_off(from, edge, to),
                             false => self.offer(id, from, edge, WORD, true, unnamed),
                         }
                     }

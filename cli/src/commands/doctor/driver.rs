@@ -8,9 +8,10 @@ use std::path::Path;
 use std::{env, fs, process};
 
 use super::Finding;
+use crate::load::in_folder;
 use crate::text::units;
 use crate::{probe, usage};
-use culeak::rm;
+use culeak::{rm, table};
 use culeak_driver::{Findings, LIBRARY};
 
 /// The CUDA versions whose functions are compared with those that culeak knows (`src/cuda_functions.rs`).
@@ -129,11 +130,8 @@ const NO_GPU: &str = "without a GPU, culeak still reads recordings; `culeak demo
 
 /// Whether the kernel module offers MIG on a GPU.
 fn has_mig(root: &Path) -> bool {
-    let gpus = fs::read_dir(root.join("proc/driver/nvidia/capabilities"))
-        .into_iter()
-        .flatten()
-        .flatten();
-    gpus.into_iter().any(|gpu| gpu.path().join("mig").is_dir())
+    let gpus = in_folder(&root.join("proc/driver/nvidia/capabilities"), |_| true);
+    gpus.iter().any(|gpu| gpu.join("mig").is_dir())
 }
 
 /// NVML, which reports the driver's figures; `answer` is its version, or the reason why it has none.
@@ -149,13 +147,22 @@ fn nvml(answer: Result<String, String>) -> Finding {
     }
 }
 
+/// What to do about an error of the driver, by its code.
+const REMEDIES: [(&str, &str); 3] = table! {
+    "802", "the NVSwitch fabric is not ready: sudo systemctl start nvidia-fabricmanager";
+    "804", "the compatibility package does not support this GPU: remove its folder (cuda/compat) from LD_LIBRARY_PATH";
+    "999", "reload the module of unified memory, as after suspend: sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm";
+};
+
 /// What to do if the driver cannot be used; `reason` is the loader's or the driver's message.
 fn remedy(reason: &str, module: Option<&str>, root: &Path) -> String {
     let code = reason
         .split_once(" returned ")
         .and_then(|(_, rest)| rest.split(' ').next());
+    if let Some((_, remedy)) = REMEDIES.iter().find(|(known, _)| code == Some(*known)) {
+        return (*remedy).to_owned();
+    }
     match code {
-        Some("802") => return "the NVSwitch fabric is not ready: sudo systemctl start nvidia-fabricmanager".to_owned(),
         Some("803") => {
             let version = module.unwrap_or("of another version");
             return format!(
@@ -163,15 +170,7 @@ fn remedy(reason: &str, module: Option<&str>, root: &Path) -> String {
                  container use the host's {LIBRARY}"
             );
         }
-        Some("804") => {
-            return "the compatibility package does not support this GPU: remove its folder (cuda/compat) from LD_LIBRARY_PATH"
-                .to_owned();
-        }
         Some("100") => return no_device(root),
-        Some("999") => {
-            return "reload the module of unified memory, as after suspend: sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm"
-                .to_owned();
-        }
         _ => {}
     }
     if root.join("usr/lib/wsl/lib").join(LIBRARY).exists() {
@@ -197,16 +196,13 @@ fn remedy(reason: &str, module: Option<&str>, root: &Path) -> String {
 
 /// Whether a PCI device is an NVIDIA GPU (class 0x03: display).
 fn has_gpu(root: &Path) -> bool {
-    let devices = fs::read_dir(root.join("sys/bus/pci/devices"))
-        .into_iter()
-        .flatten()
-        .flatten();
+    let devices = in_folder(&root.join("sys/bus/pci/devices"), |_| true);
     let says = |device: &Path, file: &str, start: &str| {
         fs::read_to_string(device.join(file)).is_ok_and(|text| text.starts_with(start))
     };
     devices
-        .map(|device| device.path())
-        .any(|device| says(&device, "vendor", VENDOR) && says(&device, "class", "0x03"))
+        .iter()
+        .any(|device| says(device, "vendor", VENDOR) && says(device, "class", "0x03"))
 }
 
 /// `580.65.06` from `NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul …`.

@@ -25,7 +25,6 @@ use super::{DoctorArgs, Finding, Level, machine};
 use crate::document::{Document, counted};
 use crate::errors::Failure;
 use crate::load::{self, Found, packages};
-use crate::progress::{Progress, Unit};
 use crate::text::units::plural;
 
 /// Ranges of ranks or process ids that a line shows.
@@ -128,26 +127,20 @@ fn read(inputs: &[OsString], findings: &mut Vec<Finding>) -> Vec<Recorded> {
     let Found {
         places, mut failures, ..
     } = Found::all(inputs.iter().map(load::places));
-    let progress = Progress::over("reading", places.len() as u64, Unit::Of("processes"));
-    let mut recorded = Vec::new();
     let mut ignored: BTreeMap<String, u64> = BTreeMap::new();
-    for place in &places {
-        match place.load_without_peaks() {
-            Ok(mut item) => {
-                packages::add(&mut item.snapshot, item.root.as_deref());
-                if let Some(setting) = ignored_setting(&item.snapshot) {
-                    *ignored.entry(setting).or_default() += 1;
-                }
-                recorded.push(Recorded {
-                    identity: Identity::of(&item.snapshot.process.ranks),
-                    host: Member::of(&item.snapshot).host,
-                    path: item.snapshot.process.recording,
-                });
-            }
-            Err(failure) => failures.push(failure),
+    let (recorded, unread) = load::read(&places, |place| {
+        let mut item = place.load_without_peaks()?;
+        packages::add(&mut item.snapshot, item.root.as_deref());
+        if let Some(setting) = ignored_setting(&item.snapshot) {
+            *ignored.entry(setting).or_default() += 1;
         }
-        progress.advance(1);
-    }
+        Ok(Recorded {
+            identity: Identity::of(&item.snapshot.process.ranks),
+            host: Member::of(&item.snapshot).host,
+            path: item.snapshot.process.recording,
+        })
+    });
+    failures.extend(unread);
     findings.extend(ignored.into_iter().map(|(setting, processes)| {
         let text = format!("{setting}, in {}", counted(processes, "process"));
         let remedy = "look for a warning of PyTorch at its start, and for a program that changes its settings later";

@@ -1,5 +1,6 @@
 //! The loop that handles every message of the live view, and what follows it.
 
+use std::io;
 use std::path::PathBuf;
 use std::process::{ExitCode, ExitStatus};
 use std::sync::mpsc::{Receiver, Sender};
@@ -82,62 +83,53 @@ impl View<'_> {
     }
 
     fn take(&mut self, message: Message) -> Option<End> {
-        let drawn = match message {
+        match message {
             Message::Reading(reading) => {
                 self.state.add_reading(*reading);
                 self.ask_next();
-                Ok(())
             }
-            Message::Unreadable(recording, why) => {
-                self.state.unreadable(&recording, why);
-                Ok(())
-            }
-            Message::Used(recording, used) => {
-                self.state.used(&recording, used);
-                Ok(())
-            }
-            Message::Waiting(text) => {
-                self.state.waiting = text;
-                Ok(())
-            }
-            Message::Names(names, notes) => {
-                self.state.named(names, notes);
-                Ok(())
-            }
+            Message::Unreadable(recording, why) => self.state.unreadable(&recording, why),
+            Message::Used(recording, used) => self.state.used(&recording, used),
+            Message::Waiting(text) => self.state.waiting = text,
+            Message::Names(names, notes) => self.state.named(names, notes),
+            Message::Answer(question, answer) => self.state.answered(&question, answer),
             Message::Ended(status) => {
                 self.program = Some(status);
                 self.state.ended = Some(program::in_words(status));
-                Ok(())
             }
             Message::InputEnded => return Some(End::Quit),
-            Message::Signal(Signal::SIGTSTP) => self.screen.suspend(),
-            Message::Signal(Signal::SIGCONT) => self.screen.take_again(),
+            Message::Signal(Signal::SIGTSTP) => return unless_drawn(self.screen.suspend()),
+            Message::Signal(Signal::SIGCONT) => return unless_drawn(self.screen.take_again()),
             Message::Signal(signal) => return Some(End::Signal(signal)),
-            Message::Answer(question, answer) => {
-                self.state.answered(&question, answer);
-                Ok(())
+            Message::Input(Event::Key(key)) if key.kind != KeyEventKind::Release => {
+                let action = self.state.key(key)?;
+                return self.act(action);
             }
-            Message::Input(Event::Key(key)) if key.kind != KeyEventKind::Release => match self.state.key(key) {
-                None => Ok(()),
-                Some(Action::Quit) => return Some(End::Quit),
-                Some(Action::Suspend) => self.screen.suspend(),
-                Some(Action::Redraw) => self.screen.forget(),
-                Some(Action::Ask(question)) => {
-                    let _ = self.senders.questions.send(question);
-                    Ok(())
-                }
-                Some(Action::Choose(recording)) => {
-                    // The receiving thread lives as long as this one.
-                    let _ = self.senders.chosen.send(recording);
-                    self.ask_next();
-                    Ok(())
-                }
-            },
             // Drawing asks for the size, so a resize needs nothing here.
-            Message::Input(_) => Ok(()),
-        };
-        drawn.is_err().then_some(End::Quit)
+            Message::Input(_) => {}
+        }
+        None
     }
+
+    fn act(&mut self, action: Action) -> Option<End> {
+        match action {
+            Action::Quit => return Some(End::Quit),
+            Action::Suspend => return unless_drawn(self.screen.suspend()),
+            Action::Redraw => return unless_drawn(self.screen.forget()),
+            Action::Ask(question) => drop(self.senders.questions.send(question)),
+            Action::Choose(recording) => {
+                // The receiving thread lives as long as this one.
+                let _ = self.senders.chosen.send(recording);
+                self.ask_next();
+            }
+        }
+        None
+    }
+}
+
+/// The terminal is gone if it cannot be drawn on.
+fn unless_drawn(drawn: io::Result<()>) -> Option<End> {
+    drawn.is_err().then_some(End::Quit)
 }
 
 /// Waits for the program if there is one, reports how it ended, and returns its exit code. The terminal must be restored.

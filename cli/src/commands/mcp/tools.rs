@@ -286,12 +286,10 @@ impl<'r> Tools<'r> {
     }
 
     fn snapshot(&self, pid: u32, why: bool) -> Result<Document, Failure> {
-        let folder = self.snapshots.as_ref().ok_or_else(|| {
-            Failure::new(format!(
+        let folder = self.snapshots.as_ref().ok_or_else(|| format!(
                 "this server has no consent to take snapshots; start it as culeak mcp --allow-snapshots FOLDER, or run culeak snapshot \
                  {pid} -o FILE.json, and name the file"
-            ))
-        })?;
+            ))?;
         let mut names = (1..).map(|number: u32| folder.join(format!("{pid}.{number}.json")));
         let path = names.find(|path| !path.exists()).unwrap_or_default();
         let mut words: Vec<OsString> = ["culeak", "snapshot"].map(OsString::from).to_vec();
@@ -544,6 +542,6 @@ mod tests {
                 tool.about
             );
         }
-        crate::commands::help::expect_table("agents.md", "tools", &table);
+        crate::commands::help::tests::expect_table("agents.md", "tools", &table);
     }
 }

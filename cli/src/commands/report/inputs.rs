@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal};
 
 use super::ReportArgs;
 use crate::errors::Failure;
-use crate::load::{self, Loaded, Place};
+use crate::load::{self, Found, Loaded, Place};
 use crate::options::output::Form;
 use crate::progress::{self, Progress, Unit};
 use crate::usage;
@@ -22,22 +22,20 @@ pub struct Inputs<'a> {
 
 impl<'a> Inputs<'a> {
     /// # Errors
-    /// The single input cannot be read.
+    /// No input can be read.
     pub fn new(args: &'a ReportArgs, form: Form) -> Result<Inputs<'a>, Failure> {
-        let (mut places, mut unreadable) = (Vec::new(), 0);
-        for input in &args.inputs {
-            let mut found = load::places(input);
-            let is_nothing = args.inputs.len() == 1 && found.places.is_empty();
-            if let Some(last) = found.failures.pop_if(|_| is_nothing) {
-                found.failures.iter().for_each(progress::fail);
-                return Err(last);
-            }
-            load::warn_of(&found.left_out);
-            unreadable += found.failures.len();
-            found.failures.iter().for_each(progress::fail);
-            places.extend(found.places);
+        let Found {
+            places,
+            mut failures,
+            left_out,
+        } = Found::all(args.inputs.iter().map(load::places));
+        load::warn_of(&left_out);
+        let last = failures.pop_if(|_| places.is_empty());
+        failures.iter().for_each(progress::fail);
+        if let Some(last) = last {
+            return Err(last);
         }
-        let places = load::once(places);
+        let (places, unreadable) = (load::once(places), failures.len());
         let mut inputs = Inputs {
             args,
             form,
@@ -53,7 +51,7 @@ impl<'a> Inputs<'a> {
                 let invisible = form == Form::Html || !io::stdout().is_terminal();
                 let progress = || Progress::over("reading", several.len() as u64, Unit::Of("files"));
                 // The reader of a job has its own bar.
-                inputs.progress = (invisible && !args.shows_job()).then(progress);
+                inputs.progress = (invisible && !args.shows_job() && !args.output.on_stderr).then(progress);
                 inputs.places = places.into_iter();
             }
         }

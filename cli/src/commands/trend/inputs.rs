@@ -12,8 +12,7 @@ use culeak::analysis::trend::{Options, Summary};
 use super::TrendArgs;
 use crate::errors::Failure;
 use crate::load::{Found, Loaded, Members, Place};
-use crate::progress::{self, Progress, Unit};
-use crate::{load, usage};
+use crate::{load, progress, usage};
 
 /// Summaries of all readable inputs, and the number of unreadable ones.
 ///
@@ -34,28 +33,23 @@ pub fn summaries(args: &TrendArgs, options: &Options) -> Result<(Vec<Summary>, u
         found.failures.iter().for_each(progress::fail);
         files.extend(found.places);
     }
-    let mut summaries = Vec::with_capacity(files.len());
     let mut others = BTreeSet::new();
-    let progress = Progress::over("reading", files.len() as u64, Unit::Of("snapshots"));
-    for file in &files {
-        let loaded = file.load();
-        progress.advance(1);
-        match loaded {
-            Ok(item) if !is_wanted(args, &item) => {
-                others.insert(Program::of(&item.snapshot).to_string());
-            }
-            Ok(mut item) => {
-                usage::ask_driver(&mut item);
-                args.names.name_frames(&mut item);
-                summaries.push(Summary::of(&item.snapshot, item.source, options));
-            }
-            Err(failure) if files.len() == 1 => return Err(failure),
-            Err(failure) => {
-                unreadable += 1;
-                progress::fail(&failure);
-            }
+    let (read, mut unread) = load::read(&files, |file| {
+        let mut item = file.load()?;
+        if !is_wanted(args, &item) {
+            others.insert(Program::of(&item.snapshot).to_string());
+            return Ok(None);
         }
+        usage::ask_driver(&mut item);
+        args.names.name_frames(&mut item);
+        Ok(Some(Summary::of(&item.snapshot, item.source, options)))
+    });
+    if let Some(failure) = unread.pop_if(|_| files.len() == 1) {
+        return Err(failure);
     }
+    unreadable += unread.len();
+    unread.iter().for_each(progress::fail);
+    let summaries: Vec<Summary> = read.into_iter().flatten().collect();
     if let (true, Some(pattern), false) = (summaries.is_empty(), &args.only, others.is_empty()) {
         let others: Vec<_> = others.into_iter().collect();
         return Err(Failure::new(format!(

@@ -16,11 +16,7 @@ use crate::{progress, signals, usage};
 /// The summaries, and 1 if the process could not be read to its end.
 pub fn summaries(pid: u32, args: &TrendArgs, options: &Options) -> Result<(Vec<Summary>, usize), Failure> {
     suffices(args)?;
-    let signals = signals::block().map_err(|error| {
-        Failure::new(format!(
-            "cannot wait for signals: {error}; take snapshots with `culeak snapshot` instead"
-        ))
-    })?;
+    let signals = signals::block()?;
     let began = Instant::now();
     let first = load::one(pid.to_string())?;
     let (recording, _) = load::recording_of(pid)?;

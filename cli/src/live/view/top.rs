@@ -2,7 +2,6 @@
 
 use culeak::analysis::report::Tally;
 use culeak::analysis::words::of_kind;
-use culeak::snapshot::ProcessState;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
@@ -16,6 +15,7 @@ use super::{Palette, both_ends, line, rows};
 use crate::document::counted;
 use crate::escape::Escaped;
 use crate::text::parts::{self, tally};
+use crate::text::units::when;
 use crate::text::units::{self, plural};
 
 /// Draws the header and returns the rest of the area.
@@ -62,13 +62,9 @@ fn title(state: &State, palette: &Palette, area: Rect, buffer: &mut Buffer) {
     let mut right = Vec::new();
     if let Some(reading) = state.reading_shown() {
         left.push(Span::raw(format!(" {}", command(reading))));
-        let lasted = units::duration(reading.at_ns);
-        right.push(match reading.process.state {
-            ProcessState::Running => Span::raw(format!("running for {lasted}")),
-            ProcessState::Exited => Span::styled(format!("exited after {lasted}"), palette.bold),
-            ProcessState::Ended => Span::styled(format!("ended without exit handlers after {lasted}"), palette.bold),
-            ProcessState::Unknown => Span::raw(format!("last seen after {lasted}")),
-        });
+        let state = reading.process.state;
+        let style = if state.has_ended() { palette.bold } else { palette.plain };
+        right.push(Span::styled(parts::lasted(state, reading.at_ns), style));
     }
     if state.paused {
         right.push(Span::styled("  PAUSED", palette.warning));
@@ -121,11 +117,7 @@ fn processes(state: &State, palette: &Palette, area: Rect, buffer: &mut Buffer) 
 /// A device's live memory, its peak, and the course of both.
 fn device(process: &Watched, device: &DeviceReading, palette: &Palette, area: Rect, buffer: &mut Buffer) {
     let wide = area.width >= 100;
-    let name = if wide {
-        format!("  {}", Escaped(&device.name))
-    } else {
-        String::new()
-    };
+    let name = when(wide, || format!("  {}", Escaped(&device.name)));
     let used = match process.used.get(&device.ordinal) {
         Some(used) if wide => format!("  {} of {} used", units::bytes(used.bytes), units::bytes(used.of)),
         Some(used) if area.width >= 60 => format!("  {:>3} % full", percent(used)),

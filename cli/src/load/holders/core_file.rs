@@ -1,13 +1,12 @@
 //! The recording of the process that a core file is of.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use culeak::snapshot::{Module, Process};
 use culeak_holders::source::core::Core;
 
 use crate::errors::Failure;
-use crate::load::Loaded;
+use crate::load::{Loaded, in_folder};
 
 /// Compares the process of a core file with that of a recording.
 ///
@@ -69,9 +68,7 @@ pub fn recording_of(pid: u32, core: &Path) -> Result<PathBuf, Failure> {
     let here = Path::new(".");
     let beside = core.parent().filter(|folder| !folder.as_os_str().is_empty());
     for folder in [beside.unwrap_or(here), here] {
-        let found = fs::read_dir(folder).into_iter().flatten().flatten();
-        let found = found.filter(|entry| entry.file_name().to_string_lossy().ends_with(&end));
-        let mut found: Vec<PathBuf> = found.map(|entry| entry.path()).collect();
+        let mut found = in_folder(folder, |name| name.ends_with(&end));
         match found.len() {
             0 => {}
             1 => return Ok(found.remove(0)),
@@ -93,6 +90,7 @@ pub fn recording_of(pid: u32, core: &Path) -> Result<PathBuf, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn a_core_file_of_another_process_is_recognized() {

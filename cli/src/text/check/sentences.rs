@@ -11,6 +11,7 @@ use culeak::snapshot::Class;
 
 use crate::document::estimate;
 use crate::escape::Escaped;
+use crate::text::why::is_of;
 use crate::text::{parts, units};
 
 /// `passed`, `failed` or `no verdict`.
@@ -108,17 +109,6 @@ pub fn by_class(verdict: &Verdict) -> String {
             format!("nothing is {} ({held})", classes.collect::<Vec<_>>().join(" or "))
         }
         sums => format!("{} (of {held})", sums.join(", ")),
-    }
-}
-
-/// What memory of a class is.
-fn is_of(class: Class) -> &'static str {
-    match class {
-        Class::Held => "held by a variable",
-        Class::Cycle => "in a cycle",
-        Class::NativeHolder => "held by native code",
-        Class::OverCounted => "over-counted",
-        Class::Lost => "lost",
     }
 }
 

@@ -5,7 +5,7 @@ use culeak::analysis::report::shell_word;
 use culeak::analysis::tally::Tally;
 use culeak::facts::Instant;
 
-use super::{bad_if, cell, members, part, stands_out, subject, unreadable};
+use super::{bad_if, members, part, stands_out, subject, unreadable};
 use crate::document::{Cell, Document, Rows, WARN, counted, dim, styled};
 use crate::text::diff::{changed, style_of, versions};
 use crate::text::{parts, units};
@@ -133,7 +133,7 @@ fn sites(diff: &JobDiff, page: &mut Document) {
         .column("processes", |row| {
             part(row.range.above + row.range.below, row.range.of_processes)
         })
-        .column("call site", |row| cell(&row.site))
+        .column("call site", |row| parts::cell(&row.site))
         .column("", |row| row.sentence.clone())
         .style(|row| bad_if(is_bad(row)))
         .below(|row, page| parts::callers_of(&row.site, page));

@@ -5,9 +5,10 @@ use culeak::analysis::report::shell_word;
 use culeak::analysis::tally::Tally;
 use culeak::analysis::trend::{Against, Class};
 
-use super::{bad_if, cell, part, subject};
+use super::{bad_if, part, subject};
 use crate::document::{BAD, Cell, Document, GOOD, Rows, WARN, counted, styled};
 use crate::text::trend::{classes, sizes, style};
+use crate::text::units::when;
 use crate::text::{parts, units};
 
 /// Processes that are listed.
@@ -50,23 +51,14 @@ fn headline(trend: &JobTrend, page: &mut Document) {
     let count = trend.processes.len();
     let points = || trend.processes.iter().map(|process| process.points as u64);
     let (least, most) = (points().min().unwrap_or(0), points().max().unwrap_or(0));
-    let least = if least == most {
-        String::new()
-    } else {
-        format!("{} to ", units::count(least))
-    };
+    let least = when(least != most, || format!("{} to ", units::count(least)));
     let each = if count == 1 { "" } else { " each" };
     let total = |of: fn(&ProcessTrend) -> Tally| units::bytes(Tally::total(trend.processes.iter().map(of)).bytes);
     let left: Vec<Tally> = trend.processes.iter().filter_map(|process| process.at_exit).collect();
-    let of = if left.len() == count {
-        String::new()
-    } else {
-        format!(" of {} of them", left.len())
-    };
-    let at_exit = match left.is_empty() {
-        true => String::new(),
-        false => format!(", {} at exit{of}", units::bytes(Tally::total(left).bytes)),
-    };
+    let of = when(left.len() != count, || format!(" of {} of them", left.len()));
+    let at_exit = when(!left.is_empty(), || {
+        format!(", {} at exit{of}", units::bytes(Tally::total(left).bytes))
+    });
     let (snapshots, first, last) = (
         counted(most, "snapshot"),
         total(|process| process.first),
@@ -105,7 +97,7 @@ fn sites(trend: &JobTrend, page: &mut Document) {
         .column("class", |row| row.class.name())
         .column("processes", |row| part(row.agreeing as u64, row.judged as u64))
         .column("in all", |row| sizes(row.site.object, row.first, row.last, ""))
-        .column("call site", |row| cell(&row.site))
+        .column("call site", |row| parts::cell(&row.site))
         .column("", sentence)
         .style(|row| bad_if(style(row.class) == BAD))
         .below(|row, page| parts::callers_of(&row.site, page));

@@ -5,6 +5,7 @@ use culeak::analysis::ledger::{DeviceChange, LedgerDiff, Line, LineChange, LineK
 use super::words;
 use crate::document::{BOLD, Cell, DIM, Document, PLAIN, Rows, bold};
 use crate::escape::Escaped;
+use crate::text::units::when;
 use crate::text::{diff, units};
 
 /// A line of a page: before, after, and what it is.
@@ -94,11 +95,7 @@ fn sides<'l, 'a>(line: &'l LineChange<'a>) -> [Option<&'l Line<'a>>; 2] {
 /// `12 (+4)`.
 fn of_counts([before, after]: [u64; 2]) -> String {
     let delta = i128::from(after) - i128::from(before);
-    let change = if delta == 0 {
-        String::new()
-    } else {
-        format!(" ({})", units::signed_count(delta))
-    };
+    let change = when(delta != 0, || format!(" ({})", units::signed_count(delta)));
     units::count(after) + &change
 }
 

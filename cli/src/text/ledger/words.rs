@@ -8,6 +8,7 @@ use super::{balance, counted, units};
 use crate::document::short_name;
 use crate::escape::Escaped;
 use crate::text::units::plural;
+use crate::text::units::when;
 
 /// Parts of a peak.
 const PURPOSES_SHOWN: usize = 4;
@@ -252,11 +253,7 @@ pub fn process(process: &ProcessSum, device: &DeviceLedger) -> String {
             let parts: Vec<_> = parts
                 .map(|part| format!("{} {}", units::bytes(part.bytes), purpose(part.purpose)))
                 .collect();
-            let parts = if parts.is_empty() {
-                String::new()
-            } else {
-                format!(" ({})", parts.join(", "))
-            };
+            let parts = when(!parts.is_empty(), || format!(" ({})", parts.join(", ")));
             format!("; peak {}{parts}", units::bytes(peak))
         }
         _ => String::new(),

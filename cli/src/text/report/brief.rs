@@ -228,13 +228,7 @@ pub fn besides(report: &Report, costs: &[Cost], page: &mut Document) {
 pub type Completeness = Result<Text, Vec<Sum>>;
 
 pub fn completeness(report: &Report) -> Completeness {
-    let (losses, taken, allocators) = (report.losses, report.taken, report.allocators);
-    let recorded = Recorded {
-        losses,
-        taken,
-        allocators,
-    };
-    completeness_of(&[("not recorded", recorded)])
+    completeness_of(&[("not recorded", (report.losses, report.taken, report.allocators))])
 }
 
 /// As [`completeness`], of several recordings. What all of them lack is said once.
@@ -258,7 +252,7 @@ pub fn completeness_of(recordings: &[(&'static str, Recorded)]) -> Completeness 
             .collect());
     }
     // Each program with a CUDA runtime has such tables.
-    let tables = recordings.last().map_or(0, |(_, of)| of.losses.export_tables);
+    let tables = recordings.last().map_or(0, |(_, (losses, ..))| losses.export_tables);
     let except = match tables {
         0 => String::new(),
         tables => format!(

@@ -7,6 +7,7 @@ use culeak::point::Point;
 use culeak::snapshot::{EndOf, ProcessState};
 
 use crate::document::{BAD, BOLD, Document, GOOD, Text, WARN, bold, counted, styled};
+use crate::text::units::unless_zero;
 use crate::text::{objects, parts, units};
 
 /// The report in one sentence; a second one compares the end of the program with its exit.
@@ -222,13 +223,10 @@ fn pools(report: &Report) -> String {
     let others = shown_pools(report).fold(report.totals.pool.bytes, |sum, pool| {
         sum.saturating_sub(pool.tally.bytes)
     });
-    match others {
-        0 => String::new(),
-        bytes => {
-            let verb = if report.when.is_some() { "held" } else { "hold" };
-            format!("; pools {verb} {}", units::bytes(bytes))
-        }
-    }
+    unless_zero(others, |bytes| {
+        let verb = if report.when.is_some() { "held" } else { "hold" };
+        format!("; pools {verb} {}", units::bytes(bytes))
+    })
 }
 
 /// ` (peak 6.4 GiB)`; with several devices, the peak of each. Empty with a filter, at the peak, and of a window, whose peak is

@@ -13,6 +13,7 @@ use culeak::table;
 
 use crate::document::{self, Cell, Rows, Site, counted, things_about};
 use crate::escape::Escaped;
+use crate::text::units::{unless_zero, when};
 use crate::text::{ledger, objects, parts, units};
 
 /// A row's name and its text. A row that continues the one above has an empty name.
@@ -85,10 +86,9 @@ pub fn totals(report: &Report, lists_objects: bool) -> Vec<Sum> {
     }
     if totals.alive_at_shutdown.count > 0 {
         let constructed = totals.from_static_constructors;
-        let constructed = match constructed.count {
-            0 => String::new(),
-            _ => format!(", {} of it allocated by static constructors", parts::tally(constructed)),
-        };
+        let constructed = when(constructed.count > 0, || {
+            format!(", {} of it allocated by static constructors", parts::tally(constructed))
+        });
         rows.push((
             "shutdown",
             format!(
@@ -107,11 +107,7 @@ pub fn totals(report: &Report, lists_objects: bool) -> Vec<Sum> {
         rows.push(("peak", "0 B".to_owned()));
     }
     for device in &report.devices {
-        let name = if device.name.is_empty() {
-            String::new()
-        } else {
-            format!(", {}", Escaped(device.name))
-        };
+        let name = when(!device.name.is_empty(), || format!(", {}", Escaped(device.name)));
         let place = format!("GPU {}", device.ordinal);
         let of_device = || report.points.peak.iter().filter(|peak| peak.place == place);
         let driver = of_device().find(|peak| peak.level == DRIVER);
@@ -196,10 +192,9 @@ fn handles(handles: &Handles) -> Sum {
         live.join(", ")
     };
     let (created, freed) = (units::count(handles.created), units::count(handles.freed));
-    let failed = match handles.failed_releases {
-        0 => String::new(),
-        failed => format!(", {} failed", counted(failed, "release")),
-    };
+    let failed = unless_zero(handles.failed_releases, |failed| {
+        format!(", {} failed", counted(failed, "release"))
+    });
     (
         "handles",
         format!("{live}; {created} of physical memory created, {freed} freed{failed}"),
@@ -266,10 +261,9 @@ fn without_debug_information(modules: &[&str]) -> String {
 /// What is estimated in a report of sampled stacks. `totals`: the totals too.
 fn sampled(sampling: Sampling, totals: bool) -> String {
     let each = units::bytes(sampling.bytes);
-    let fewer = match sampling.most() > sampling.bytes {
-        true => format!(", down to one for each {}", units::bytes(sampling.most())),
-        false => String::new(),
-    };
+    let fewer = when(sampling.most() > sampling.bytes, || {
+        format!(", down to one for each {}", units::bytes(sampling.most()))
+    });
     let totals = if totals {
         "so are the totals"
     } else {
@@ -403,20 +397,10 @@ pub fn losses(report: &Report, all: bool) -> Vec<Sum> {
 }
 
 /// What says whether a recording is complete.
-#[derive(Clone, Copy)]
-pub struct Recorded<'r> {
-    pub losses: &'r Losses,
-    pub taken: &'r Taken,
-    pub allocators: &'r [Allocator],
-}
+pub type Recorded<'r> = (&'r Losses, &'r Taken, &'r [Allocator]);
 
 /// What the recording lacks, and what it counted besides without a loss.
-pub fn losses_and_notes(recorded: Recorded) -> (Vec<String>, Vec<String>) {
-    let Recorded {
-        losses,
-        taken,
-        allocators,
-    } = recorded;
+pub fn losses_and_notes((losses, taken, allocators): Recorded) -> (Vec<String>, Vec<String>) {
     if taken.covers_allocators_only() {
         return (outside_pytorch(taken).into_iter().collect(), Vec::new());
     }

@@ -263,7 +263,7 @@ fn only_losses_are_listed_as_not_recorded() {
 /// `CULEAK_BLESS=1` rewrites the page.
 #[test]
 fn the_page_lists_every_count_of_losses_with_its_meaning_and_what_to_do() {
-    crate::commands::help::expect_table("limits.md", "losses", &text::report::sums::losses_table());
+    crate::commands::help::tests::expect_table("limits.md", "losses", &text::report::sums::losses_table());
 
     let mut snapshot = long_names(1);
     snapshot.losses.lost_allocations = 2;

@@ -22,6 +22,7 @@ use crate::commands::doctor::{Finding, machine};
 use crate::errors::Failure;
 use crate::launch::shim;
 use crate::probe;
+use crate::text::units::when;
 
 /// The hidden command that runs [`answer`] on each rank.
 pub const COMMAND: &str = "__probe-rank";
@@ -42,12 +43,10 @@ pub struct ProbeRankArgs {
 #[derive(Debug, Serialize, Deserialize)]
 struct Answer {
     host: String,
+    /// The variables that name its rank.
     variables: BTreeMap<String, String>,
-    has_library: bool,
-    is_library_here: bool,
-    /// Why the folder cannot hold a recording.
-    unwritable: Option<String>,
-    sees_file: bool,
+    /// What keeps it from being recorded, and the remedy.
+    problem: Option<(String, String)>,
 }
 
 /// Prints what arrived in this process.
@@ -56,19 +55,12 @@ struct Answer {
 /// The answer cannot be printed.
 pub fn answer(args: &ProbeRankArgs) -> Result<ExitCode, Failure> {
     let own = Process::of_self();
-    let wanted = |name: &str| {
-        let is_rank = JOB_VARIABLES.iter().any(|row| row.name == name);
-        is_rank || Launcher::is_known_by(name) || name == "LD_PRELOAD" || name == "CULEAK_OUTPUT"
-    };
     let answer = Answer {
         host: super::host(),
-        has_library: own.has_library,
-        is_library_here: own.preloaded().is_some_and(|path| Path::new(path).exists()),
-        unwritable: machine::reserve(&args.folder).err().map(|error| error.to_string()),
-        sees_file: args.folder.join(&args.file).exists(),
-        variables: own.variables.into_iter().filter(|(name, _)| wanted(name)).collect(),
+        problem: problem(&own, &args.folder, args.folder.join(&args.file).exists()),
+        variables: own.variables.into_iter().filter(|(name, _)| names_rank(name)).collect(),
     };
-    let line = serde_json::to_string(&answer).map_err(|error| Failure::new(format!("the answer: {error}")))?;
+    let line = serde_json::to_string(&answer).map_err(|error| format!("the answer: {error}"))?;
     // One write: the lines of several ranks do not mix.
     crate::text::print_lines(|out| out.write_all(format!("{MARK}{line}\n").as_bytes()))?;
     Ok(ExitCode::SUCCESS)
@@ -80,22 +72,14 @@ pub fn answer(args: &ProbeRankArgs) -> Result<ExitCode, Failure> {
 /// The folder or the launcher cannot be used, or no rank answers.
 pub fn check(folder: &Path, launcher: &[OsString], ranks: Option<u32>) -> Result<(Vec<Finding>, Summary), Failure> {
     let shown = folder.display();
-    let folder = fs::canonicalize(folder).map_err(|error| {
-        Failure::new(format!(
-            "{shown}: cannot hold recordings: {error}; create it: mkdir -p {shown}"
-        ))
-    })?;
+    let folder = fs::canonicalize(folder)
+        .map_err(|error| format!("{shown}: cannot hold recordings: {error}; create it: mkdir -p {shown}"))?;
     let mut findings = machine::recordings_in(&folder);
     let file = tempfile::Builder::new()
         .prefix(".culeak-probe-")
         .tempfile_in(&folder)
-        .map_err(|error| {
-            Failure::new(format!(
-                "{shown}: cannot hold recordings: {error}; choose another folder"
-            ))
-        })?;
-    let program =
-        env::current_exe().map_err(|error| Failure::new(format!("cannot find the culeak executable: {error}")))?;
+        .map_err(|error| format!("{shown}: cannot hold recordings: {error}; choose another folder"))?;
+    let program = env::current_exe().map_err(|error| format!("cannot find the culeak executable: {error}"))?;
     let library = shim::locate()?;
     let mut preload = library.clone().into_os_string();
     if let Some(others) = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
@@ -116,15 +100,12 @@ pub fn check(folder: &Path, launcher: &[OsString], ranks: Option<u32>) -> Result
         .env_remove("CULEAK_DISABLE");
     let name = launcher[0].to_string_lossy().into_owned();
     let ended = probe::ask(&mut command, LIMIT)
-        .map_err(|error| Failure::new(format!("{name}: cannot be started, or did not end: {error}")))?;
+        .map_err(|error| format!("{name}: cannot be started, or did not end: {error}"))?;
     let answers: Vec<Answer> = ended.stdout.lines().filter_map(parse).collect();
     if answers.is_empty() {
         let last: Vec<&str> = ended.stderr.lines().rev().take(3).collect();
         let last: Vec<&str> = last.into_iter().rev().collect();
-        let last = match last.is_empty() {
-            true => String::new(),
-            false => format!(": {}", last.join(" ")),
-        };
+        let last = when(!last.is_empty(), || format!(": {}", last.join(" ")));
         return Err(Failure::new(format!(
             "{name} started no rank ({}){last}; give the launcher with its options, without the program{}",
             ended.status,
@@ -139,7 +120,7 @@ pub fn check(folder: &Path, launcher: &[OsString], ranks: Option<u32>) -> Result
             "its own messages say why; start it without culeak",
         ));
     }
-    let (more, summary) = judge(&answers, ranks, &folder, shown.to_string());
+    let (more, summary) = judge(&answers, ranks, shown.to_string());
     findings.extend(more);
     Ok((findings, summary))
 }
@@ -165,7 +146,11 @@ fn parse(line: &str) -> Option<Answer> {
     values.next()?.ok()
 }
 
-fn judge(answers: &[Answer], ranks: Option<u32>, folder: &Path, shown: String) -> (Vec<Finding>, Summary) {
+fn names_rank(name: &str) -> bool {
+    JOB_VARIABLES.iter().any(|row| row.name == name)
+}
+
+fn judge(answers: &[Answer], ranks: Option<u32>, shown: String) -> (Vec<Finding>, Summary) {
     let identity = |answer: &Answer| Identity::of(&answer.variables);
     let row = answers.iter().filter_map(identity).map(|identity| identity.row).min();
     let ours = |answer: &Answer| identity(answer).filter(|identity| Some(identity.row) == row);
@@ -174,9 +159,9 @@ fn judge(answers: &[Answer], ranks: Option<u32>, folder: &Path, shown: String) -
     let (mut able, mut able_without_rank) = (BTreeSet::new(), 0);
     for answer in answers {
         let rank = ours(answer).map(|identity| identity.rank);
-        match problem(answer, folder) {
+        match &answer.problem {
             Some(problem) => {
-                let (ranks, count) = problems.entry(problem).or_default();
+                let (ranks, count) = problems.entry(problem.clone()).or_default();
                 ranks.extend(rank);
                 *count += 1;
             }
@@ -237,38 +222,31 @@ fn judge(answers: &[Answer], ranks: Option<u32>, folder: &Path, shown: String) -
     (findings, summary)
 }
 
-/// What keeps this rank from being recorded, and the remedy.
-fn problem(answer: &Answer, folder: &Path) -> Option<(String, String)> {
-    let process = Process {
-        variables: answer.variables.clone(),
-        ..Process::default()
-    };
-    let launcher = Launcher::of(&process);
+/// What keeps a rank from being recorded, and the remedy. `sees_file`: it sees the file that this command has put into the folder.
+fn problem(process: &Process, folder: &Path, sees_file: bool) -> Option<(String, String)> {
+    let launcher = Launcher::of(process);
     let said = |cause: Cause| Some((cause.text, cause.remedy));
     match process.preloaded() {
         None => return said(Cause::dropped(launcher, None, folder)),
-        Some(path) if !answer.is_library_here => return said(Cause::no_file(path, launcher, folder)),
-        Some(path) if !answer.has_library => return said(Cause::not_loaded(path)),
+        Some(path) if !Path::new(path).exists() => return said(Cause::no_file(path, launcher, folder)),
+        Some(path) if !process.has_library => return said(Cause::not_loaded(path)),
         Some(_) => {}
     }
-    let expected = format!("{}/", folder.display());
-    if process.variable("CULEAK_OUTPUT") != Some(&expected) {
-        let text = match process.variable("CULEAK_OUTPUT") {
-            None => "CULEAK_OUTPUT is not in its environment, so it would write into its current folder".to_owned(),
-            Some(other) => format!("CULEAK_OUTPUT is {other} there"),
-        };
-        return Some((text, launcher.remedy(folder)));
+    let (host, shown) = (super::host(), folder.display());
+    match process.variable("CULEAK_OUTPUT") {
+        Some(output) if output == format!("{shown}/") => {}
+        Some(other) => return Some((format!("CULEAK_OUTPUT is {other} there"), launcher.remedy(folder))),
+        None => {
+            let text = "CULEAK_OUTPUT is not in its environment, so it would write into its current folder";
+            return Some((text.to_owned(), launcher.remedy(folder)));
+        }
     }
-    if let Some(reason) = &answer.unwritable {
-        return said(Cause::unwritable(folder, format_args!("{reason} (on {})", answer.host)));
+    if let Err(error) = machine::reserve(folder) {
+        return said(Cause::unwritable(folder, format_args!("{error} (on {host})")));
     }
-    let text = format!(
-        "on {}, {} is another folder: it is not shared",
-        answer.host,
-        folder.display()
-    );
+    let text = format!("on {host}, {shown} is another folder: it is not shared");
     let remedy = "use a folder that all hosts share, or collect the recordings afterwards";
-    (!answer.sees_file).then(|| (text, remedy.to_owned()))
+    (!sees_file).then(|| (text, remedy.to_owned()))
 }
 
 #[cfg(test)]
@@ -276,27 +254,17 @@ mod tests {
     use super::*;
     use crate::document::Document;
 
-    fn answer(rank: u32, change: impl Fn(&mut Answer)) -> Answer {
-        let variables = [
-            ("RANK", rank.to_string()),
-            ("WORLD_SIZE", "3".to_owned()),
-            ("LD_PRELOAD", "/opt/libculeak.so".to_owned()),
-            ("CULEAK_OUTPUT", "/runs/".to_owned()),
-        ];
-        let mut answer = Answer {
+    fn answer(rank: u32, problem: Option<&str>) -> Answer {
+        let variables = [("RANK", rank.to_string()), ("WORLD_SIZE", "3".to_owned())];
+        Answer {
             host: "node".to_owned(),
             variables: variables.map(|(name, value)| (name.to_owned(), value)).into(),
-            has_library: true,
-            is_library_here: true,
-            unwritable: None,
-            sees_file: true,
-        };
-        change(&mut answer);
-        answer
+            problem: problem.map(|text| (text.to_owned(), "a remedy".to_owned())),
+        }
     }
 
     fn texts(answers: &[Answer], ranks: Option<u32>) -> (Vec<String>, Summary) {
-        let (findings, summary) = judge(answers, ranks, Path::new("/runs"), "runs".to_owned());
+        let (findings, summary) = judge(answers, ranks, "runs".to_owned());
         let texts = findings
             .iter()
             .map(|finding| format!("{}: {}", finding.subject, finding.text));
@@ -305,7 +273,7 @@ mod tests {
 
     #[test]
     fn ranks_that_can_be_recorded_are_one_line() {
-        let all: Vec<Answer> = (0..3).map(|rank| answer(rank, |_| ())).collect();
+        let all: Vec<Answer> = (0..3).map(|rank| answer(rank, None)).collect();
         let (texts, summary) = texts(&all, None);
         assert_eq!(
             texts,
@@ -317,23 +285,91 @@ mod tests {
     #[test]
     fn each_problem_is_named_with_its_ranks() {
         let all = [
-            answer(0, |answer| _ = answer.variables.remove("LD_PRELOAD")),
-            answer(1, |answer| answer.sees_file = false),
-            answer(2, |answer| answer.unwritable = Some("permission denied".to_owned())),
-            answer(3, |answer| _ = answer.variables.remove("CULEAK_OUTPUT")),
-            answer(4, |answer| answer.is_library_here = false),
-            answer(5, |answer| answer.has_library = false),
+            answer(0, Some("no library")),
+            answer(1, None),
+            answer(2, Some("no folder")),
+            answer(3, Some("no library")),
         ];
-        let (texts, summary) = texts(&all, Some(8));
-        let has = |text: &str| assert!(texts.iter().any(|found| found.starts_with(text)), "{text}: {texts:#?}");
-        has("rank 0: LD_PRELOAD is not in its environment");
-        has("rank 1: on node, /runs is another folder");
-        has("rank 2: its output folder /runs cannot hold a recording: permission denied (on node)");
-        has("rank 3: CULEAK_OUTPUT is not in its environment");
-        has("rank 4: LD_PRELOAD names /opt/libculeak.so, which the process does not see");
-        has("rank 5: LD_PRELOAD names /opt/libculeak.so, but the loader did not load it");
-        has("ranks 6-7: did not answer");
-        assert_eq!((summary.recorded, summary.missing.len()), (0, 8));
+        let (texts, summary) = texts(&all, Some(6));
+        let expected = [
+            "rank 2: no folder",
+            "ranks 0, 3: no library",
+            "ranks 4-5: did not answer",
+        ];
+        for (found, expected) in texts.iter().zip(expected) {
+            assert!(found.starts_with(expected), "{expected}: {texts:#?}");
+        }
+        assert_eq!(texts.len(), 3, "{texts:#?}");
+        assert_eq!(
+            (summary.recorded, summary.missing.as_slice()),
+            (1, &[0, 2, 3, 4, 5][..])
+        );
+    }
+
+    #[test]
+    fn each_reason_that_a_rank_is_not_recorded_has_a_remedy() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let library = folder.path().join("libculeak.so");
+        std::fs::write(&library, "").expect("written");
+        let output = format!("{}/", folder.path().display());
+        let says = |change: &dyn Fn(&mut Process), sees_file: bool| {
+            let mut process = Process {
+                has_library: true,
+                ..Process::default()
+            };
+            let mut set = |name: &str, value: &str| process.variables.insert(name.to_owned(), value.to_owned());
+            set("LD_PRELOAD", &library.display().to_string());
+            set("CULEAK_OUTPUT", &output);
+            change(&mut process);
+            problem(&process, folder.path(), sees_file).unwrap_or_default()
+        };
+        let set = |name: &'static str, value: &'static str| {
+            move |process: &mut Process| drop(process.variables.insert(name.to_owned(), value.to_owned()))
+        };
+        for (change, sees_file, text) in [
+            (
+                &set("LD_PRELOAD", "") as &dyn Fn(&mut Process),
+                true,
+                "LD_PRELOAD is not in its environment",
+            ),
+            (
+                &set("LD_PRELOAD", "/none/libculeak.so"),
+                true,
+                "LD_PRELOAD names /none/libculeak.so, which the process does not see",
+            ),
+            (
+                &|process| process.has_library = false,
+                true,
+                "but the loader did not load it",
+            ),
+            (
+                &set("CULEAK_OUTPUT", ""),
+                true,
+                "CULEAK_OUTPUT is not in its environment",
+            ),
+            (&set("CULEAK_OUTPUT", "/tmp/x/"), true, "CULEAK_OUTPUT is /tmp/x/ there"),
+            (&|_| (), false, "is another folder: it is not shared"),
+        ] {
+            let (found, remedy) = says(change, sees_file);
+            assert!(found.contains(text) && !remedy.is_empty(), "{text}: {found}");
+        }
+        assert_eq!(says(&|_| (), true), Default::default());
+        let gone = folder.path().join("gone");
+        let mut process = Process {
+            has_library: true,
+            ..Process::default()
+        };
+        process
+            .variables
+            .insert("LD_PRELOAD".to_owned(), library.display().to_string());
+        process
+            .variables
+            .insert("CULEAK_OUTPUT".to_owned(), format!("{}/", gone.display()));
+        let (text, _) = problem(&process, &gone, false).expect("a problem");
+        assert!(
+            text.contains("cannot hold a recording") && text.contains("(on "),
+            "{text}"
+        );
     }
 
     #[test]
@@ -362,7 +398,7 @@ mod tests {
     fn a_line_is_found_behind_the_launchers_own_text() {
         let line = format!(
             "[1,0]<stdout>:{MARK}{} ",
-            serde_json::to_string(&answer(1, |_| ())).expect("JSON")
+            serde_json::to_string(&answer(1, None)).expect("JSON")
         );
         assert_eq!(parse(&line).expect("an answer").variables["RANK"], "1");
         assert!(parse("culeak-rank {").is_none() && parse("anything").is_none());

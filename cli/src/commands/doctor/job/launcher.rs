@@ -66,11 +66,6 @@ impl Launcher {
         found.map_or(&LAUNCHERS[LAUNCHERS.len() - 1], |(_, launcher)| launcher)
     }
 
-    /// Whether the environment of a process shows its launcher by this variable.
-    pub fn is_known_by(name: &str) -> bool {
-        LAUNCHERS.iter().any(|launcher| launcher.variables.contains(&name))
-    }
-
     /// Whether the process has another file system.
     pub fn is_contained(&self) -> bool {
         LAUNCHERS[1..=CONTAINER].contains(self)
