@@ -113,8 +113,10 @@ reserves() { # reserves PROGRAM SETTINGS: the peak in bytes
     case $1 in fenced | converted) memory=64 ;; esac
     CULEAK_FAKE_BYTES=$((memory << 30)) PYTORCH_ALLOC_CONF=$2 PYTORCH_CUDA_ALLOC_CONF=$2 "$python" -c "import ctypes; ctypes.CDLL('$work/program.so').reserves(b'$1')"
 }
-for program in train cache random emptied streams fenced converted; do
+for program in train cache random emptied streams fenced converted called; do
     own=("${settings[@]}")
+    # Its settings are made by a call.
+    [ "$program" != called ] || own=("")
     [ "$program" != fenced ] || own+=("$both")
     for set in "${own[@]}"; do
         CULEAK_TIMELINE=64MiB CULEAK_OUTPUT="$work/$program-$set.culeak" LD_PRELOAD=$shim reserves "$program" "$set" >"$work/peak"
@@ -149,6 +151,9 @@ MIB = 1 << 20
 assert both["recorded_peak_bytes"] == 14060 * MIB, both["recorded_peak_bytes"]
 best = both["predictions"][both["recommended"][0]]
 assert best["peak_reserved_bytes"] < 500 * MIB and "," not in best["settings"], best
+called = json.load(open(f"{work}/called-.json"))["devices"][0]
+assert called["settings"] == "max_split_size_mb:32" and called["variable"].endswith("_set_allocator_settings"), called
+assert peaks["called", ""] == peaks["train", "max_split_size_mb:32"], peaks
 # vLLM#41268: 260 MiB of each layer's segment are pinned.
 converted = json.load(open(f"{work}/converted-.json"))["devices"][0]
 assert converted["recorded_peak_bytes"] == 36 * (530 + 270 + 260) * MIB, converted["recorded_peak_bytes"]
