@@ -68,7 +68,7 @@ const CANDIDATES: [&str; 10] = [
     "roundup_power2_divisions:4",
     "roundup_power2_divisions:8",
     "max_split_size_mb:128,roundup_power2_divisions:8",
-    "expandable_segments:True,max_split_size_mb:128",
+    "max_split_size_mb:128,expandable_segments:True",
 ];
 /// It takes effect only if the process limits its memory.
 const COLLECTING: &str = "garbage_collection_threshold:0.8";
@@ -315,7 +315,9 @@ fn on_device(snapshot: &Snapshot, ordinal: i32, trace: &Trace, stacks: &CallStac
             "the run's own settings, {}, are not understood: {why}",
             stated.text
         )),
-        Ok(_) if peak == 0 => Some("the memory that the blocks lie in was not recorded".to_owned()),
+        Ok(_) if peak == 0 || trace.of.elsewhere > trace.of.allocations => {
+            Some("the memory that the blocks lie in was not recorded, or is of another allocator".to_owned())
+        }
         Ok(_) if error > MOST_ERROR => Some(format!(
             "the model does not reproduce this run: it is off by up to {:.1} % of the peak, and {:.0} % is the most with which its \
              figures for other settings mean anything. Streams that use each other's blocks (record_stream), CUDA graphs and \
@@ -530,6 +532,8 @@ fn recommended(found: &OnDevice) -> Vec<usize> {
     let all = &found.predictions;
     let mut best: Vec<usize> = (1..all.len()).filter(|&nth| saves(&all[nth])).collect();
     best.sort_by_key(|&nth| rank(&all[nth]));
+    // A combination that gains no more than one of its settings is not worth it.
+    best.dedup_by_key(|nth| rank(&all[*nth]));
     best.truncate(RECOMMENDED);
     best
 }

@@ -65,7 +65,7 @@ cc -O1 -shared -fPIC -I"$sources/tests/victims" "$work/runtime.c" "$work/libcuda
     -Wl,-soname,"$soname" -Wl,--version-script="$work/map" -o "$work/$soname"
 # Before 2.7, the wheels had the old ABI of strings.
 abi=1
-nm -DC "$torch/lib/libc10.so" | grep __cxx11 >/dev/null || abi=0
+if nm -D "$torch/lib/libc10_cuda.so" | grep setAllocatorSettingsERKSs >/dev/null; then abi=0; fi
 g++ -std=c++20 -D_GLIBCXX_USE_CXX11_ABI=$abi -O1 -g -shared -fPIC -I"$torch/include" -I"$headers" -I"$crt" "$here/program.cpp" \
     "$torch/lib/libc10.so" "$torch/lib/libc10_cuda.so" -Wl,--unresolved-symbols=ignore-in-shared-libs -o "$work/program.so"
 
@@ -141,7 +141,8 @@ for program, peak, settings in measured:
     predicted[""] = default["predictions"][0]["peak_reserved_bytes"] if default["predictions"] else 0
     error = abs(predicted.get(settings, 0) - peak) / peak
     # Rounded sizes that the log does not have decide which block serves a request, so small programs of many sizes are further off.
-    wrong += own["error"] > 0 or error > 0.20 or own["recorded_peak_bytes"] != peak
+    # A run of which nothing is replayed proves nothing.
+    wrong += own["elsewhere"] > 0 or own["error"] > 0 or error > 0.20 or own["recorded_peak_bytes"] != peak
     print(f"{program:8} {peak >> 20:6} MiB, predicted {predicted.get(settings, 0) >> 20:6} ({error:6.1%}), own settings {own['error']:6.2%} of {own['pools']} pools  {settings or 'default'}")
 assert not wrong, f"{wrong} wrong"
 peaks = {(program, settings): int(peak) for program, peak, settings in measured}

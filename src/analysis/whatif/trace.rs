@@ -137,6 +137,7 @@ enum Role {
     Pages,
     /// Addresses of one.
     Addresses,
+    OtherAddresses,
 }
 
 impl Trace {
@@ -173,6 +174,7 @@ impl Trace {
                 (Kind::Device, None) => Some(Role::Unknown),
                 (Kind::Physical, Some("PyTorch")) => Some(Role::Pages),
                 (Kind::Reserved, Some("PyTorch")) => Some(Role::Addresses),
+                (Kind::Reserved, _) => Some(Role::OtherAddresses),
                 _ => None,
             }
         };
@@ -220,7 +222,7 @@ impl Trace {
             // The device of addresses is not always known.
             let devices = match site.device.or(only) {
                 Some(device) => device..device + 1,
-                None if role == Some(Role::Addresses) => 0..builders.len(),
+                None if site.kind == Kind::Reserved => 0..builders.len(),
                 None => continue,
             };
             for builder in &mut builders[devices] {
@@ -342,8 +344,8 @@ struct Builder<'a> {
     unknown: BTreeMap<u64, Life>,
     /// Addresses of segments of graphs that are still there.
     of_graphs: HashSet<u64>,
-    /// The address ranges of expandable segments: their ends, and their classes once a block lay in them.
-    ranges: BTreeMap<u64, (u64, Option<u32>)>,
+    /// Starts of address ranges: whether they are of expandable segments, and their classes once a block lay in them.
+    ranges: BTreeMap<u64, (bool, Option<u32>)>,
     /// Classes of ranges of the large and the small pool.
     classes: [u32; 2],
     reserved: u64,
@@ -411,11 +413,10 @@ impl Builder<'_> {
             (Role::Segment | Role::Unknown, true) => self.remove_segment(life, time_ns),
             (Role::Pages, false) => self.reserve(life.bytes, time_ns),
             (Role::Pages, true) => self.release(life.bytes, time_ns),
-            (Role::Addresses, false) => {
-                let end = life.address.saturating_add(life.bytes);
-                self.ranges.insert(life.address, (end, None));
+            (Role::Addresses | Role::OtherAddresses, false) => {
+                self.ranges.insert(life.address, (role == Role::Addresses, None));
             }
-            (Role::Addresses, true) => {}
+            (Role::Addresses | Role::OtherAddresses, true) => {}
         }
         self.trace.expandable |= role == Role::Pages;
         if role == Role::Block {
@@ -550,8 +551,8 @@ impl Builder<'_> {
 
     /// Of several ranges that begin before a block, the nearest one.
     fn class_of_range(&mut self, address: u64, bytes: u64) -> Option<u32> {
-        let (_, (end, class)) = self.ranges.range_mut(..=address).next_back()?;
-        (address < *end).then_some(())?;
+        let (_, (is_ours, class)) = self.ranges.range_mut(..=address).next_back()?;
+        is_ours.then_some(())?;
         let next = &mut self.classes[usize::from(bytes <= SMALL)];
         Some(*class.get_or_insert_with(|| {
             *next += 1;

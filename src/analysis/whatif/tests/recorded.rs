@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::job_variables::SET_BY_PROGRAM;
+use crate::sample::FrameText;
 use crate::snapshot::{Allocation, Call};
 
 #[test]
@@ -157,4 +158,72 @@ fn of_three_pools_the_two_that_gain_most_as_one_have_a_row() {
         .find(|of| of.label.starts_with("one pool for two"));
     assert_eq!(pair.map(|of| of.peak_reserved_bytes / MIB), Some(440));
     assert_eq!(peak(&found, "all requests on one stream"), Some(220));
+}
+
+#[test]
+fn blocks_of_expandable_segments_are_known_by_the_range_of_addresses_before_them() {
+    const RUNTIME: FrameText = ("cuMemCreate", "", "/usr/lib/libcuda.so.1");
+    const CACHING: FrameText = (
+        "c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::malloc(unsigned long)",
+        "",
+        "/v/torch/lib/libc10_cuda.so",
+    );
+    const NCCL: FrameText = ("ncclMemAlloc", "", "/v/nccl/lib/libnccl.so.2");
+    let mut sample = Sample::new().running();
+    let [ours, of_nccl] = [
+        sample.stack(&[RUNTIME, CACHING]),
+        sample.stack(&[RUNTIME, NCCL, CACHING]),
+    ];
+    let mut snapshot = sample.finish(0, 0);
+    snapshot.devices.truncate(1);
+    (snapshot.failed, snapshot.marks) = (Vec::new(), Vec::new());
+    // Address ranges have no bytes. NCCL's memory is of a MemPool.
+    let log = Log::default()
+        .event(Op::Allocated, 0, A, 0)
+        .event(Op::Allocated, 1, 7, 20 * MIB)
+        .block(A, 12);
+    let log = log
+        .event(Op::Allocated, 3, C, 0)
+        .event(Op::Allocated, 4, 8, 40 * MIB)
+        .block(C, 30);
+    let log = log.block(A + 12 * MIB, 4);
+    let tensors = Log::default().timeline().memory.sites[1].clone();
+    let site = |kind, stack| Site {
+        kind,
+        stack: Some(stack),
+        domain: None,
+        ..tensors.clone()
+    };
+    let sites = vec![
+        site(Kind::Reserved, ours),
+        site(Kind::Physical, ours),
+        tensors.clone(),
+        site(Kind::Reserved, of_nccl),
+        site(Kind::Physical, of_nccl),
+    ];
+    // Blocks have the number of another site above.
+    let number = |event: &Event| {
+        if event.site == BLOCK && event.address >= A {
+            2
+        } else {
+            event.site
+        }
+    };
+    let events: Vec<Event> = log
+        .0
+        .iter()
+        .map(|event| Event {
+            site: number(event),
+            ..*event
+        })
+        .collect();
+    let timeline = Timeline::new(0, 1 << 40, sites, events);
+    let (stacks, question) = (CallStacks::of(&snapshot), Question::default());
+    let whatif = WhatIf::of(&snapshot, &Allocations::default(), &timeline, &stacks, &question);
+    let found = whatif.expect("a whole log").devices.remove(0);
+    assert_eq!((found.of.allocations, found.of.elsewhere), (2, 1));
+    assert_eq!(
+        (found.of.recorded_peak_bytes, found.error_bytes, found.no_advice),
+        (20 * MIB, 0, None)
+    );
 }
