@@ -57,9 +57,11 @@ pub fn execute(args: &ReportArgs, form: Form) -> Result<ExitCode, Failure> {
     let stacks = CallStacks::of(&item.snapshot);
     let groups = Groups::of(&item.snapshot, &stacks);
     let top = rows_shown(args.selection.top, form != Form::Json);
-    let mut segments = Segments::of(&item.snapshot, &stacks, &groups, top, |address| match address & ADDRESS {
-        address if private.contains(&address) => Some(IdleReason::PrivatePool),
-        address => passed_over.contains(&address).then_some(IdleReason::OtherPool),
+    let mut segments = Segments::of(&item.snapshot, &stacks, &groups, top, |address| {
+        match address & ADDRESS {
+            address if private.contains(&address) => Some(IdleReason::PrivatePool),
+            address => passed_over.contains(&address).then_some(IdleReason::OtherPool),
+        }
     });
     segments.warnings.extend(not_known);
     if segments.pools.is_empty() && item.snapshot.taken.is_of_unrecorded() {

@@ -52,7 +52,10 @@ fn write_pool(pool: &Unused, page: &mut Document) {
     page.item(dim(match pool.rounding_bytes {
         Some(bytes) => {
             let at_most = if pool.rounding_is_known { "" } else { "at most " };
-            format!("{largest}; {at_most}{} of the live blocks is rounding", units::bytes(bytes))
+            format!(
+                "{largest}; {at_most}{} of the live blocks is rounding",
+                units::bytes(bytes)
+            )
         }
         None => largest,
     }));

@@ -215,7 +215,8 @@ fn private_pools(snapshot: &Snapshot) -> HashMap<u64, bool> {
         false => kind == Kind::Device,
     };
     let rows = snapshot.allocations.iter().filter(|row| has_pool(row.kind));
-    rows.filter_map(|row| Some((row.address, row.call.pool? != 0))).collect()
+    rows.filter_map(|row| Some((row.address, row.call.pool? != 0)))
+        .collect()
 }
 
 /// The most bytes of a block of PyTorch's that were not requested.
@@ -227,7 +228,11 @@ fn most_rounding(settings: &Settings, bytes: u64) -> u64 {
         _ if bytes >= settings.max_split => (LARGE + 1, settings.max_rounding),
         _ => (LARGE + 1, LARGE),
     };
-    let rounded = if settings.divisions > 1 { bytes / settings.divisions } else { 0 };
+    let rounded = if settings.divisions > 1 {
+        bytes / settings.divisions
+    } else {
+        0
+    };
     rest.saturating_add(rounded.max(511)).min(bytes.saturating_sub(least))
 }
 
