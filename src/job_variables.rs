@@ -164,11 +164,13 @@ variables! {
     }
 }
 
+/// The name under which settings of PyTorch's allocator are recorded that the program made by a call. Several are separated by `; `.
+pub const SET_BY_PROGRAM: &str = "setAllocatorSettings";
+
 /// Whether a recorded variable is one by which the process is known.
 pub fn is_of_job(name: &str) -> bool {
-    JOB_VARIABLES
-        .iter()
-        .all(|row| row.name != name || row.states != States::Allocator)
+    let is_it = |row: &JobVariable| row.name == name && row.states == States::Allocator;
+    name != SET_BY_PROGRAM && !JOB_VARIABLES.iter().any(is_it)
 }
 
 /// The longest value that is recorded, in bytes.

@@ -36,6 +36,8 @@ listed=$(sed -nE 's/^ {12}(cu[A-Za-z0-9_]+) = [A-Za-z0-9_]+ \(.*\) => .*;$/\1/p'
 claim "the list of functions can be read" "$([ "$(wc -l <<<"$listed")" -gt 100 ] || echo "found ${listed:-nothing}")"
 # The functions by which PyTorch's allocator informs the profiler, with signed and unsigned totals, and the entry of its engine.
 torch=$(printf '_ZN3c1027report%sNS_6DeviceE\n' {MemoryUsageToProfilerEPv,OutOfMemoryToProfilerE}l{mm,ll})
+# Those by which a program changes the settings of its allocator.
+torch+=$(printf '\n_ZN3c10%s' 4cuda20CUDACachingAllocator20setAllocatorSettingsERKSs {4cuda20CUDACachingAllocator20setAllocatorSettings,16CachingAllocator26AcceleratorAllocatorConfig9parseArgs}ERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE)
 [[ $(readelf -hW "$library") == *AArch64* ]] || torch+=$'\n'_ZN5torch8autograd6Engine23execute_with_graph_taskERKSt10shared_ptrINS0_9GraphTaskEES2_INS0_4NodeEEONS0_11InputBufferE
 expected=$(printf '%s\n' "$listed" "$torch" culeak_{alloc,alloc_pages,owner_begin,owner_end,pool_begin,set_pages,bound,forward,forward_bfc,free,free_pages,mark,phase_begin,phase_end,snapshot,interval_begin,interval_read,hold} InitializeInjectionNvtx{2,Extension} dlsym dlvsym dlclose ioctl | sort)
 exported=$(awk '$7 != "UND" && ($5 == "GLOBAL" || $5 == "WEAK") { sub(/@.*/, "", $8); print $8 }' <<<"$symbols" | sort)

@@ -53,8 +53,15 @@ fn a_run_that_the_model_reproduces_gets_the_setting_that_reserves_least() {
         peak_of(&whatif, "roundup_power2_divisions:2"),
         Some((48 + 64 + 96 + 2) * MIB)
     );
-    let best = device["recommended"][0].as_u64().expect("a setting") as usize;
-    assert_eq!(device["predictions"][best]["settings"], "expandable_segments:True");
+    let best = device["recommended"].as_array().expect("settings").iter();
+    let best = best.map(|nth| device["predictions"][nth.as_u64().expect("a row") as usize]["settings"].as_str());
+    // And no combination that gains no more than one of its settings.
+    let expected = [
+        "expandable_segments:True",
+        "roundup_power2_divisions:2",
+        "roundup_power2_divisions:4",
+    ];
+    assert_eq!(best.collect::<Option<Vec<_>>>(), Some(expected.to_vec()), "{device}");
     let shown = run(&["whatif"], &file);
     let text = String::from_utf8_lossy(&shown.stdout);
     assert!(shown.status.success(), "{text}");
@@ -175,4 +182,59 @@ fn the_view_of_segments_divides_what_is_reserved() {
     let shown = run(&["report", "--view", "segments"], &file);
     let text = String::from_utf8_lossy(&shown.stdout);
     assert!(text.contains("1.2 GiB reserved, 1 KiB in live blocks"), "{text}");
+}
+
+#[test]
+fn settings_that_the_program_makes_are_recorded_whichever_function_its_version_of_pytorch_has() {
+    let environment = ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True");
+    let (outcome, file) = logged("sets", &[environment]);
+    outcome.expect_same_output_as_bare();
+    let whatif = json(&["whatif", "--json"], &file);
+    let device = &whatif["devices"][0];
+    assert_eq!(
+        device["variable"], "torch.cuda.memory._set_allocator_settings",
+        "{device}"
+    );
+    // A call resets what it does not set, but not expandable segments.
+    assert_eq!(
+        device["settings"],
+        "expandable_segments:False,roundup_power2_divisions:4"
+    );
+    assert_eq!(
+        (&device["ignored"], &device["error_bytes"]),
+        (&Value::Null, &0.into()),
+        "{device}"
+    );
+    let shown = run(&["whatif"], &file);
+    let text = String::from_utf8_lossy(&shown.stdout);
+    assert!(text.contains("the program changed its settings while it ran"), "{text}");
+    let line = "torch.cuda.memory._set_allocator_settings(\"expandable_segments:True\")";
+    assert!(text.contains(line) && !text.contains("export "), "{text}");
+    let report = String::from_utf8_lossy(&run(&["report"], &file).stdout).into_owned();
+    let calls = "setAllocatorSettings max_split_size_mb:128,expandable_segments:False; roundup_power2_divisions:4";
+    assert!(report.contains(calls), "{report}");
+}
+
+#[test]
+fn a_segment_that_is_taken_while_a_graph_is_captured_is_of_a_private_pool_at_any_time() {
+    let (_outcome, file) = logged("captures", &[]);
+    for at in [&[][..], &["--at", "mark:captured"]] {
+        let arguments = ["report", "--view", "segments", "--json"];
+        let segments = json(&[&arguments[..], at].concat(), &file);
+        let idle = segments["pools"][0]["idle_by"].as_array().expect("rows");
+        let private = idle.iter().find(|row| row["why"] == "private_pool");
+        assert_eq!(private.map(|row| &row["bytes"]), Some(&(60 * MIB).into()), "{segments}");
+    }
+    let text = String::from_utf8_lossy(&run(&["report", "--view", "segments"], &file).stdout).into_owned();
+    assert!(text.contains("60 MiB  idle in 1 segment of private pools"), "{text}");
+    assert!(text.contains("at most 511 B of the live blocks is rounding"), "{text}");
+    // The stand-in's block of 1000 bytes lies in a segment that is no graph's, so nothing is concluded.
+    let whatif = json(&["whatif", "--json"], &file);
+    let device = &whatif["devices"][0];
+    assert_eq!(
+        (&device["error_bytes"], &device["no_advice"]),
+        (&0.into(), &Value::Null),
+        "{device}"
+    );
+    assert_eq!(device["pools"], 2, "{device}");
 }

@@ -49,7 +49,7 @@ use crate::recorder::{self, AllocationEvent, Device};
 use culeak::cuda_functions::Api;
 use culeak::format::Loss;
 use culeak::kind::Kind;
-use culeak::lockfree::table::{Space, TableIn};
+use culeak::lockfree::table::{Attributes, Space, TableIn};
 use culeak::recording::Recording;
 use culeak::system::cold_path;
 
@@ -138,8 +138,15 @@ pub unsafe fn allocates<T: Word>(
     bytes: impl Word,
 ) -> i32 {
     let result = real();
+    let mut event = AllocationEvent::new(api, kind, bytes.word());
+    // During a capture, the pool is its number: what PyTorch takes then is of the private pool of the graph.
+    if kind == Kind::Device
+        && let Some(capture) = graphs::nodes::capture()
+    {
+        (event.pool, event.flags) = (capture, event.flags | Attributes::HAS_POOL);
+    }
     // SAFETY: the same condition.
-    unsafe { record_output(result, out, &AllocationEvent::new(api, kind, bytes.word())) }
+    unsafe { record_output(result, out, &event) }
 }
 
 /// # Safety

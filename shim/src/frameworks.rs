@@ -8,6 +8,7 @@
 //! bfc          functions that record and go on to TensorFlow's allocator
 //! forwarding   functions that record and go on to a program's own allocator
 //! pytorch      PyTorch's caching allocator
+//! allocator_settings  its settings that a program makes by a call
 //! autograd     backward passes of PyTorch
 //! nvtx         NVTX heaps and regions, ranges and marks
 //! phases       the phases that a thread is inside
@@ -15,6 +16,7 @@
 //! xla          XLA buffers
 //! ```
 
+mod allocator_settings;
 mod autograd;
 mod bfc;
 pub mod client_api;

@@ -34,7 +34,7 @@ mod cost;
 mod create;
 pub mod current;
 mod hold;
-mod job_variables;
+pub mod job_variables;
 pub mod kernel_name;
 pub mod kernel_objects;
 mod label;

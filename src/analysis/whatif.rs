@@ -6,6 +6,7 @@
 //! | [`stated`] | the version and the settings of a run |
 //! | [`model`] | the allocator |
 //! | [`trace`] | the requests of a run, from its log |
+//! | `layout` | the free ranges of its segments |
 //! | [`version`] | what differs between versions of PyTorch |
 //!
 //! The model proves itself on each run before it advises: with the settings of the run it must reproduce the bytes reserved after
@@ -13,6 +14,10 @@
 //!
 //! The log has the sizes of blocks. A block of more than 1 MiB may be up to 1 MiB larger than its request, so the figures of other
 //! settings are rather too high than too low. Deliberately absent: the time that driver calls take; their number stands for it.
+//! Streams are concluded, and so are the pools of a `MemPool`: a recording has neither.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
 
 use foldhash::HashMap;
 use serde::Serialize;
@@ -22,6 +27,7 @@ use crate::analysis::site::CallStacks;
 use crate::snapshot::{Allocations, Snapshot};
 use crate::timeline::Timeline;
 
+mod layout;
 pub mod model;
 pub mod settings;
 pub mod stated;
@@ -30,10 +36,10 @@ pub mod version;
 
 use model::Model;
 use settings::{Settings, expandable_text};
-pub use stated::{VARIABLE, ignored_setting, settings_of};
+pub use stated::{CALL, Stated, VARIABLE, ignored_setting};
 use stated::{ignored_variable, version_of};
-use trace::{Conflicts, Step, Trace};
-use version::OLDEST_RECORD_FIRST;
+use trace::{Conflicts, Recorded, Step, Trace};
+use version::{OLDEST_RECORD_FIRST, Version};
 
 /// The value of [`WhatIf::format`].
 pub const FORMAT: &str = "culeak-whatif";
@@ -50,14 +56,19 @@ const WORTH_UNSPLIT: f64 = 0.15;
 const RECOMMENDED: usize = 3;
 /// Marks with a row.
 const MARKS: usize = 3;
-const CANDIDATES: [&str; 7] = [
+/// The most pools of which each two are tried as one.
+const PAIRED: u32 = 6;
+const CANDIDATES: [&str; 10] = [
     "",
     "expandable_segments:True",
+    "max_split_size_mb:20",
     "max_split_size_mb:32",
     "max_split_size_mb:128",
     "max_split_size_mb:512",
     "roundup_power2_divisions:4",
     "roundup_power2_divisions:8",
+    "max_split_size_mb:128,roundup_power2_divisions:8",
+    "max_split_size_mb:128,expandable_segments:True",
 ];
 /// It takes effect only if the process limits its memory.
 const COLLECTING: &str = "garbage_collection_threshold:0.8";
@@ -96,16 +107,12 @@ pub struct OnDevice {
     pub ordinal: i32,
     /// The settings of the run, as its environment had them or as its segments show.
     pub settings: String,
-    /// The variable that had them; `None`: none was recorded.
+    /// The variable that had them, or the call by which the program set them; `None`: none was recorded.
     pub variable: Option<String>,
     /// A setting that had no effect.
     pub ignored: Option<String>,
-    pub allocations: u64,
-    pub recorded_peak_bytes: u64,
-    pub recorded_end_bytes: u64,
-    /// From this time on, so many allocations were not replayed: a segment was freed while blocks in it were live.
-    pub cut_off_ns: Option<u64>,
-    pub cut_off_allocations: u64,
+    #[serde(flatten)]
+    pub of: Recorded,
     /// The largest difference between the model and the recording after any request.
     pub error_bytes: u64,
     /// The same as a part of the recorded peak.
@@ -114,16 +121,8 @@ pub struct OnDevice {
     pub pools: u32,
     /// Why there is no advice; then there are no predictions.
     pub no_advice: Option<String>,
-    /// No allocator reserves less: the most bytes in live blocks.
-    pub peak_live_bytes: u64,
-    /// The same in whole pages of 2 MiB of each pool.
-    pub peak_pages_bytes: u64,
     /// The memory of the device that was asked for.
     pub device_bytes: Option<u64>,
-    /// The most that the process had on the device at any time beside PyTorch's segments.
-    pub other_peak_bytes: u64,
-    /// What the driver takes for itself (contexts, libraries) is in it.
-    pub other_is_complete: bool,
     /// The request that failed, if it was asked for.
     pub failed_bytes: Option<u64>,
     /// The run's own settings first.
@@ -190,54 +189,40 @@ struct Replayed {
 }
 
 fn replay(trace: &Trace, settings: &Settings, classes: &[u32], plan: Plan) -> Replayed {
-    let mut model = Model::new(
-        settings.clone(),
-        plan.device_bytes.or(plan.limit),
-        trace.addresses.clone(),
-    );
+    let limit = plan.device_bytes.or(plan.limit);
+    let mut model = Model::new(settings.clone(), limit, trace.addresses.clone());
     let mut blocks: HashMap<u32, u32> = HashMap::default();
-    let (mut error, mut failed_request) = (0, None);
-    let mut idle_at_marks = vec![0; trace.marks.len()];
+    let (mut error, mut failed_request, mut idle_at_marks) = (0, None, vec![0; trace.marks.len()]);
+    let unsplit = settings.max_split..settings.max_split.saturating_add(model::SMALL);
     for &(step, recorded) in &trace.steps {
         match step {
-            Step::Allocate {
-                block,
-                mut bytes,
-                segment,
-                is_whole,
-            } => {
-                let class = classes.get(segment as usize).copied().unwrap_or(0);
-                let unsplit = settings.max_split..settings.max_split.saturating_add(model::SMALL);
-                if plan.smaller && is_whole && unsplit.contains(&bytes) && !trace.cut_sizes.contains(&bytes) {
-                    bytes = settings.max_split - model::SMALLEST;
-                }
-                blocks.insert(block, model.allocate(bytes, class));
+            Step::Allocate(of) => {
+                let class = classes.get(of.segment as usize).copied().unwrap_or(0);
+                let may_be_smaller = of.is_whole && unsplit.contains(&of.bytes) && !trace.cut_sizes.contains(&of.bytes);
+                let bytes = match plan.smaller && may_be_smaller {
+                    true => settings.max_split - model::SMALLEST,
+                    false => of.bytes,
+                };
+                blocks.insert(of.block, model.allocate(bytes, class));
             }
-            Step::Free { block } => {
-                if let Some(id) = blocks.remove(&block) {
-                    model.free(id);
-                }
+            Step::Free(block) => {
+                blocks.remove(&block).into_iter().for_each(|id| model.free(id));
             }
             Step::Release { by_force } if !by_force || plan.forced => model.release_cached(),
             Step::Mark(mark) if plan.empty_at == Some(mark) => model.release_cached(),
-            Step::Mark(mark) => {
-                idle_at_marks[mark] = model.idle().max(idle_at_marks[mark]);
-                continue;
-            }
-            Step::Release { .. } => continue,
-            Step::Failed { bytes } => {
-                failed_request = Some(of_failed(&model, bytes, recorded));
-                continue;
-            }
+            Step::Mark(mark) => idle_at_marks[mark] = model.idle().max(idle_at_marks[mark]),
+            Step::Failed(bytes) => failed_request = Some(of_failed(&model, settings, bytes, recorded)),
             Step::OtherMemory(bytes) => {
                 if let Some(device_bytes) = plan.device_bytes {
                     model.limit = Some(device_bytes.saturating_sub(bytes));
                     model.failed += u64::from(model.limit < Some(model.reserved));
                 }
-                continue;
             }
+            Step::Release { .. } => continue,
         }
-        error = error.max(model.reserved.abs_diff(recorded));
+        if matches!(step, Step::Allocate(_) | Step::Free(_) | Step::Release { .. }) {
+            error = error.max(model.reserved.abs_diff(recorded));
+        }
     }
     Replayed {
         model,
@@ -248,14 +233,14 @@ fn replay(trace: &Trace, settings: &Settings, classes: &[u32], plan: Plan) -> Re
 }
 
 /// Whether a request fits if the driver gives no more than was reserved when it failed.
-fn of_failed(model: &Model, bytes: u64, recorded: u64) -> FailedRequest {
+fn of_failed(model: &Model, settings: &Settings, bytes: u64, recorded: u64) -> FailedRequest {
     let mut model = model.clone();
     model.limit = None;
     model.release_cached();
     model.allocate(bytes, 0);
     match model.reserved {
         needed if needed <= recorded => FailedRequest::Fits,
-        needed if needed < recorded.saturating_add(model.segment_for(bytes)) => FailedRequest::Perhaps,
+        needed if needed < recorded.saturating_add(settings.segment_for(bytes)) => FailedRequest::Perhaps,
         _ => FailedRequest::Fails,
     }
 }
@@ -276,20 +261,16 @@ impl<'a> WhatIf<'a> {
         for text in &question.settings {
             Settings::parse(text, version).map_err(|why| format!("--try {text}: {why}"))?;
         }
-        let own = settings_of(snapshot).1.unwrap_or_default();
+        let own = Stated::of(snapshot).settings.unwrap_or_default();
         let traces = Trace::of_devices(snapshot, last, timeline, stacks, &own, u64::MAX)?;
-        let used = snapshot
-            .devices
-            .iter()
-            .zip(&traces)
-            .filter(|(_, trace)| trace.allocations > 0);
-        let devices: Vec<OnDevice> = used
-            .map(|(device, trace)| on_device(snapshot, device.ordinal, trace, question))
+        let devices = snapshot.devices.iter().zip(&traces);
+        let devices: Vec<OnDevice> = devices
+            .filter(|(_, trace)| trace.of.allocations + trace.of.elsewhere > 0)
+            .map(|(device, trace)| on_device(snapshot, device.ordinal, trace, stacks, question))
             .collect();
         if devices.is_empty() {
-            return Err(
-                "PyTorch's caching allocator handed out no block; other allocators are not modelled".to_owned(),
-            );
+            let why = "PyTorch's caching allocator handed out no block; other allocators are not modelled";
+            return Err(why.to_owned());
         }
         if question.failed_request && devices.iter().all(|device| device.failed_bytes.is_none()) {
             return Err("no request to PyTorch's allocator failed for lack of memory".to_owned());
@@ -300,42 +281,43 @@ impl<'a> WhatIf<'a> {
             process: process_line(snapshot),
             pytorch: version::of_process(snapshot),
             modelled_as: version.to_string(),
-            notes: note.into_iter().chain(ignored_variable(snapshot)).collect(),
+            notes: notes(snapshot, note),
             devices,
         })
     }
 }
 
-fn on_device(snapshot: &Snapshot, ordinal: i32, trace: &Trace, question: &Question) -> OnDevice {
-    let (variable, read) = settings_of(snapshot);
-    let stated = variable.map_or("", |(_, value)| value);
-    let mut own = read.clone().unwrap_or_default();
+fn notes(snapshot: &Snapshot, of_version: Option<String>) -> Vec<String> {
+    let changed = format!("the program changed its settings while it ran ({CALL}); only the last ones are modelled");
+    let changed = Stated::of(snapshot).is_changed.then_some(changed);
+    let all = [of_version, ignored_variable(snapshot), changed].into_iter();
+    all.flatten().collect()
+}
+
+fn on_device(snapshot: &Snapshot, ordinal: i32, trace: &Trace, stacks: &CallStacks, question: &Question) -> OnDevice {
+    let stated = Stated::of(snapshot);
+    let mut own = stated.settings.clone().unwrap_or_default();
     let is_as_stated = own.expandable == trace.expandable;
     let shown = (!is_as_stated).then(|| expandable_text(trace.expandable));
-    let settings: Vec<&str> = [stated]
-        .into_iter()
-        .chain(shown)
-        .filter(|part| !part.is_empty())
-        .collect();
-    let ignored = read.is_ok() && own.expandable && !is_as_stated;
+    let settings = [stated.text.as_str()].into_iter().chain(shown);
+    let settings: Vec<&str> = settings.filter(|part| !part.is_empty()).collect();
+    let ignored = stated.settings.is_ok() && own.expandable && !is_as_stated;
     own.expandable = trace.expandable;
     // The sizes of the log are rounded already.
     own.divisions = Settings::default().divisions;
-    let version = version_of(snapshot).0;
-    let orders = match version::of_process(snapshot) {
-        Some(_) => &[version >= OLDEST_RECORD_FIRST][..],
-        None => &[true, false],
-    };
-    let explained = explain(trace, &own, orders);
-    let Explained {
-        classes, run, order, ..
-    } = &explained;
-    own.oldest_record_first = *order;
-    let pools = pools(classes);
-    let error = run.error as f64 / trace.peak_reserved.max(1) as f64;
-    let no_advice = match read {
-        Err(why) => Some(format!("the run's own settings, {stated}, are not understood: {why}")),
-        Ok(_) if trace.peak_reserved == 0 => Some("the memory that the blocks lie in was not recorded".to_owned()),
+    let explained = explain(snapshot, trace, &own);
+    let run = &explained.run;
+    let pools = pools(&explained.classes);
+    let peak = trace.of.recorded_peak_bytes;
+    let error = run.error as f64 / peak.max(1) as f64;
+    let no_advice = match &stated.settings {
+        Err(why) => Some(format!(
+            "the run's own settings, {}, are not understood: {why}",
+            stated.text
+        )),
+        Ok(_) if peak == 0 || trace.of.elsewhere > trace.of.allocations => {
+            Some("the memory that the blocks lie in was not recorded, or is of another allocator".to_owned())
+        }
         Ok(_) if error > MOST_ERROR => Some(format!(
             "the model does not reproduce this run: it is off by up to {:.1} % of the peak, and {:.0} % is the most with which its \
              figures for other settings mean anything. Streams that use each other's blocks (record_stream), CUDA graphs and \
@@ -343,7 +325,7 @@ fn on_device(snapshot: &Snapshot, ordinal: i32, trace: &Trace, question: &Questi
             error * 100.0,
             MOST_ERROR * 100.0
         )),
-        Ok(_) if may_explain_anything(trace, pools) => Some(format!(
+        Ok(_) if may_explain_anything(trace, &explained.classes) => Some(format!(
             "the model reproduces this run only with {pools} streams or pools for {} segments, and so many would reproduce any run",
             trace.segments
         )),
@@ -352,37 +334,30 @@ fn on_device(snapshot: &Snapshot, ordinal: i32, trace: &Trace, question: &Questi
     let mut found = OnDevice {
         ordinal,
         settings: settings.join(","),
-        variable: variable.map(|(name, _)| name.to_owned()),
+        variable: stated.source.map(str::to_owned),
         ignored: ignored.then(|| expandable_text(true).to_owned()),
-        allocations: trace.allocations,
-        recorded_peak_bytes: trace.peak_reserved,
-        recorded_end_bytes: trace.end_reserved,
-        cut_off_ns: trace.cut_off.map(|(time_ns, _)| time_ns),
-        cut_off_allocations: trace.cut_off.map_or(0, |(_, allocations)| allocations),
+        of: trace.of.clone(),
         error_bytes: run.error,
         error,
         pools,
         no_advice,
-        peak_live_bytes: trace.peak_live,
-        peak_pages_bytes: trace.peak_pages,
         device_bytes: question.device_memory,
-        other_peak_bytes: trace.peak_other,
-        other_is_complete: trace.other_is_known,
         failed_bytes: trace.failed_bytes.filter(|_| question.failed_request),
         ..OnDevice::default()
     };
     if found.no_advice.is_none() {
-        predict(snapshot, trace, &own, &explained, question, &mut found);
+        let version = version_of(snapshot).0;
+        predict(trace, &explained, (&stated, version), stacks, question, &mut found);
         found.recommended = recommended(&found);
     }
     found
 }
 
-/// The classes, the plan and the order of equal blocks with which the run's own settings reproduce it.
+/// With what a run is reproduced.
 struct Explained {
     classes: Vec<u32>,
+    own: Settings,
     plan: Plan,
-    order: bool,
     run: Replayed,
 }
 
@@ -390,164 +365,153 @@ fn pools(classes: &[u32]) -> u32 {
     classes.iter().max().map_or(1, |most| most + 1)
 }
 
-/// Of expandable segments, the pools are recorded.
-fn may_explain_anything(trace: &Trace, pools: u32) -> bool {
-    !trace.expandable && pools > 1 && (pools > MOST_POOLS || trace.segments < 2 * pools)
+/// Whether so many pools would reproduce any run. Those of expandable segments and of graphs are recorded.
+fn may_explain_anything(trace: &Trace, classes: &[u32]) -> bool {
+    let segments = classes.iter().zip(0..).filter(|of| !trace.of_graphs.contains(&of.1));
+    let (count, pools) = (
+        segments.clone().count() as u32,
+        segments.map(|of| of.0 + 1).max().unwrap_or(1),
+    );
+    !trace.expandable && pools > 1 && (pools > MOST_POOLS || count < 2 * pools)
 }
 
-/// The explanation that needs least, of those that reproduce the run best. `orders`: whether the oldest of equal blocks may come first.
-fn explain(trace: &Trace, own: &Settings, orders: &[bool]) -> Explained {
-    let forced = Plan {
-        forced: true,
-        ..Plan::default()
-    };
-    let limited = Plan {
-        limit: Some(trace.peak_reserved),
-        ..Plan::default()
-    };
-    let plans = if trace.was_forced {
-        &[forced, limited][..]
-    } else {
-        &[forced]
-    };
-    let most_error = (MOST_ERROR * trace.peak_reserved as f64) as u64;
-    let mut best: Option<((bool, bool, u64), Explained)> = None;
+/// The explanation that needs least, of those that reproduce the run best.
+fn explain(snapshot: &Snapshot, trace: &Trace, own: &Settings) -> Explained {
+    let peak = trace.of.recorded_peak_bytes;
+    let newest = version_of(snapshot).0 >= OLDEST_RECORD_FIRST;
+    let orders = [Some(newest), version::of_process(snapshot).is_none().then_some(!newest)];
+    let limits = [Some(None), trace.was_forced.then_some(Some(peak))];
+    let mut ways = Vec::new();
     for by in [Conflicts::None, Conflicts::NewSegments, Conflicts::All] {
-        let classes = trace.classes(by);
-        let is_weak = may_explain_anything(trace, pools(&classes));
-        for (&plan, &order) in plans
-            .iter()
-            .flat_map(|plan| orders.iter().map(move |order| (plan, order)))
-        {
-            let own = Settings {
-                oldest_record_first: order,
-                ..own.clone()
-            };
-            let run = replay(trace, &own, &classes, plan);
-            let rank = (run.error > most_error, is_weak, run.error);
-            if best.as_ref().is_none_or(|(least, _)| rank < *least) {
-                let classes = classes.clone();
-                best = Some((
-                    rank,
-                    Explained {
-                        classes,
-                        plan,
-                        order,
-                        run,
-                    },
-                ));
-            }
-        }
-        if best.as_ref().is_some_and(|(rank, _)| *rank == (false, false, 0)) {
-            break;
+        for limit in limits.into_iter().flatten() {
+            ways.extend(orders.into_iter().flatten().map(|order| (by, limit, order)));
         }
     }
-    best.expect("there are plans").1
+    let explained = |(by, limit, oldest_record_first): (Conflicts, Option<u64>, bool)| {
+        let (mut own, mut plan, classes) = (own.clone(), Plan::default(), trace.classes(by));
+        own.oldest_record_first = oldest_record_first;
+        (plan.forced, plan.limit) = (limit.is_none(), limit);
+        let run = replay(trace, &own, &classes, plan);
+        Explained {
+            classes,
+            own,
+            plan,
+            run,
+        }
+    };
+    let rank = |of: &Explained| {
+        let is_weak = may_explain_anything(trace, &of.classes);
+        (of.run.error as f64 > MOST_ERROR * peak as f64, is_weak, of.run.error)
+    };
+    let best = ways.into_iter().map(explained).min_by_key(rank);
+    best.expect("there are ways")
 }
 
 fn predict(
-    snapshot: &Snapshot,
     trace: &Trace,
-    own: &Settings,
     explained: &Explained,
+    (stated, version): (&Stated, Version),
+    stacks: &CallStacks,
     question: &Question,
     found: &mut OnDevice,
 ) {
-    let (stated, kept) = (
-        settings_of(snapshot).1,
-        settings_of(snapshot).0.map_or("", |(_, value)| value),
-    );
-    let kept = settings::without_effect(kept);
-    // What the driver did not give in the run it gives under no settings.
+    let Explained { classes, own, run, .. } = explained;
+    // What was not given in the run is given under no settings.
     let plan = Plan {
-        limit: trace.was_forced.then_some(trace.peak_reserved),
+        limit: (trace.was_forced || trace.of.limited_by_program).then_some(trace.of.recorded_peak_bytes),
         device_bytes: question.device_memory,
         ..Plan::default()
     };
-    let prediction = |label: String, text: Option<String>, settings: &Settings, classes: &[u32], plan: Plan| {
+    let prediction = |label: String, settings: Option<String>, of: &Settings, classes: &[u32], plan: Plan| {
         // Which one is true is not known, so what is worse counts.
-        let both = [false, true]
-            .into_iter()
-            .take(if settings == own || settings.max_split == u64::MAX {
-                1
-            } else {
-                2
-            });
-        let runs: Vec<Replayed> = both
-            .map(|smaller| replay(trace, settings, classes, Plan { smaller, ..plan }))
-            .collect();
+        let may_be_smaller = of != own && of.max_split < u64::MAX;
+        let sizes = [Some(false), may_be_smaller.then_some(true)].into_iter().flatten();
+        let run = |smaller| replay(trace, of, classes, Plan { smaller, ..plan });
+        let runs: Vec<Replayed> = sizes.map(run).collect();
         let most = |of: fn(&Model) -> u64| runs.iter().map(|run| of(&run.model)).max().unwrap_or(0);
+        let failed_request = runs.iter().filter_map(|run| run.failed_request).max();
         Prediction {
             label,
-            settings: text,
+            settings,
             peak_reserved_bytes: most(|model| model.peak),
             least_peak_reserved_bytes: runs.iter().map(|run| run.model.peak).min().unwrap_or(0),
             end_reserved_bytes: most(|model| model.reserved),
             driver_calls: most(|model| model.driver_calls),
             fits_device: plan.device_bytes.map(|_| most(|model| model.failed) == 0),
-            failed_request: runs
-                .iter()
-                .filter_map(|run| run.failed_request)
-                .max()
-                .filter(|_| question.failed_request),
+            failed_request: failed_request.filter(|_| question.failed_request),
         }
     };
-    let first = if question.device_memory.is_some() {
-        plan
-    } else {
-        explained.plan
-    };
-    let classes = &explained.classes;
-    found.predictions = vec![prediction("as recorded".to_owned(), None, own, classes, first)];
+    let first = question.device_memory.map_or(explained.plan, |_| plan);
+    let rows = &mut found.predictions;
+    rows.push(prediction("as recorded".to_owned(), None, own, classes, first));
     let is_limited = plan.limit.or(plan.device_bytes).is_some();
     let candidates = CANDIDATES.into_iter().chain(is_limited.then_some(COLLECTING));
-    let version = version_of(snapshot).0;
-    let as_run = |settings: Settings| Settings {
-        oldest_record_first: own.oldest_record_first,
-        ..settings
+    let oldest_record_first = own.oldest_record_first;
+    let as_run = |of: Settings| Settings {
+        oldest_record_first,
+        ..of
     };
     let mut tried = vec![own.clone()];
-    tried.extend(stated.map(as_run));
+    tried.extend(stated.settings.clone().map(as_run));
+    let kept = settings::without_effect(&stated.text);
     for text in candidates.chain(question.settings.iter().map(String::as_str)) {
-        let Ok(mut settings) = Settings::parse(text, version).map(as_run) else {
+        let mut parsed = Settings::parse(text, version).map(as_run);
+        parsed
+            .iter_mut()
+            .for_each(|of| of.limits_memory |= own.limits_memory || text == COLLECTING);
+        let Some(settings) = parsed.ok().filter(|of| !tried.contains(of)) else {
             continue;
         };
-        settings.limits_memory |= own.limits_memory || text == COLLECTING;
-        if tried.contains(&settings) {
-            continue;
-        }
         let label = match text {
             "" => "default".to_owned(),
             COLLECTING => format!("{COLLECTING} and set_per_process_memory_fraction"),
             _ => text.to_owned(),
         };
-        // It needs a change of the program, too.
-        let is_alone = text != COLLECTING;
         let whole: Vec<&str> = [text, &kept].into_iter().filter(|part| !part.is_empty()).collect();
-        let whole = is_alone.then(|| whole.join(","));
-        found
-            .predictions
-            .push(prediction(label, whole, &settings, classes, plan));
+        // It needs a change of the program, too.
+        let whole = (text != COLLECTING).then(|| whole.join(","));
+        rows.push(prediction(label, whole, &settings, classes, plan));
         tried.push(settings);
     }
-    let idle = &explained.run.idle_at_marks;
-    let mut marks: Vec<usize> = (0..idle.len()).collect();
+    let idle = &run.idle_at_marks;
+    let mut marks: Vec<usize> = (0..idle.len()).filter(|&mark| idle[mark] > 0).collect();
     marks.sort_by_key(|&mark| std::cmp::Reverse(idle[mark]));
-    marks.retain(|&mark| idle[mark] > 0);
     marks.truncate(MARKS);
     found.marks_left_out = idle.len() - marks.len();
     for mark in marks {
         let label = format!("empty_cache() at mark:{}", trace.marks[mark]);
-        let at_mark = Plan {
-            empty_at: Some(mark),
-            ..first
-        };
-        found.predictions.push(prediction(label, None, own, classes, at_mark));
+        let empty_at = Some(mark);
+        rows.push(prediction(label, None, own, classes, Plan { empty_at, ..first }));
     }
-    if found.pools > 1 && !trace.expandable {
-        let label = "all requests on one stream".to_owned();
-        found.predictions.push(prediction(label, None, own, &[], first));
+    if found.pools < 2 || trace.expandable {
+        return;
     }
+    let as_one = |label: &str, pools: Range<u32>, into: u32| {
+        let joined = classes
+            .iter()
+            .map(|class| if pools.contains(class) { into } else { *class });
+        prediction(label.to_owned(), None, own, &joined.collect::<Vec<u32>>(), first)
+    };
+    rows.push(as_one("all requests on one stream", 0..found.pools, 0));
+    let pairs = (0..found.pools).flat_map(|b| (0..b).map(move |a| (a, b)));
+    let pairs = pairs.filter(|_| (3..=PAIRED).contains(&found.pools));
+    let row = |(a, b)| {
+        let [first, second] = [a, b].map(|class| line_of(trace, stacks, classes, class));
+        as_one(
+            &format!("one pool for two: that of {first} and that of {second}"),
+            b..b + 1,
+            a,
+        )
+    };
+    rows.extend(pairs.map(row).min_by_key(|row| row.peak_reserved_bytes));
+}
+
+/// The line whose blocks lay in most segments of a pool.
+fn line_of(trace: &Trace, stacks: &CallStacks, classes: &[u32], class: u32) -> String {
+    let of_class = |segments: &BTreeSet<u32>| segments.iter().filter(|&&of| classes[of as usize] == class).count();
+    let most = trace.sites.iter().max_by_key(|(_, segments)| of_class(segments));
+    let (label, place) = stacks.get(most.and_then(|(site, _)| site.1)).site_names();
+    place.unwrap_or(label)
 }
 
 /// Indices of the predictions that save more than the error of the model, best first.
@@ -555,14 +519,12 @@ fn recommended(found: &OnDevice) -> Vec<usize> {
     let recorded = &found.predictions[0];
     let own = recorded.peak_reserved_bytes;
     let worth = |of: &Prediction| {
-        let is_unsplit = of
-            .settings
-            .as_ref()
-            .is_some_and(|settings| settings.contains("max_split_size_mb"));
+        let is_unsplit = of.settings.iter().any(|text| text.contains("max_split_size_mb"));
         let part = if is_unsplit { WORTH_UNSPLIT } else { WORTH };
         ((own as f64 * part) as u64).max(found.error_bytes)
     };
-    let rank = |of: &Prediction| (of.fits_device == Some(false), of.peak_reserved_bytes, of.driver_calls);
+    let fits = |of: &Prediction| (of.fits_device == Some(false), of.failed_request);
+    let rank = |of: &Prediction| (fits(of), of.peak_reserved_bytes, of.driver_calls);
     let saves = |of: &Prediction| {
         let helps = of.failed_request == Some(FailedRequest::Fits) || of.fits_device > recorded.fits_device;
         of.settings.is_some() && (helps || of.peak_reserved_bytes.saturating_add(worth(of)) < own)
@@ -570,6 +532,8 @@ fn recommended(found: &OnDevice) -> Vec<usize> {
     let all = &found.predictions;
     let mut best: Vec<usize> = (1..all.len()).filter(|&nth| saves(&all[nth])).collect();
     best.sort_by_key(|&nth| rank(&all[nth]));
+    // A combination that gains no more than one of its settings is not worth it.
+    best.dedup_by_key(|nth| rank(&all[*nth]));
     best.truncate(RECOMMENDED);
     best
 }

@@ -1,6 +1,7 @@
 //! The recorded process: who and where it is, and whether it still runs.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::mem::offset_of;
 use std::path::Path;
 
@@ -8,7 +9,7 @@ use super::elapsed::Elapsed;
 use super::liveness::{Liveness, liveness};
 use super::{RawSnapshot, Source};
 use crate::format::*;
-use crate::job_variables::{NAME_MAX, VALUE_MAX};
+use crate::job_variables::{NAME_MAX, SET_BY_PROGRAM, VALUE_MAX};
 use crate::snapshot::{Process, ProcessState};
 
 /// Whether the process has stored its end by now.
@@ -50,7 +51,12 @@ impl RawSnapshot {
         }
         for (_, row) in self.rows::<VariableRow>(Section::Variables, |row| row.name.bytes > 0) {
             let (name, value) = (row.name.at_most(NAME_MAX), row.value.at_most(VALUE_MAX));
-            ranks.entry(self.text(name)).or_insert_with(|| self.text(value));
+            let (name, value) = (self.text(name), self.text(value));
+            match ranks.entry(name) {
+                Entry::Vacant(row) => drop(row.insert(value)),
+                Entry::Occupied(mut row) if row.key() == SET_BY_PROGRAM => *row.get_mut() += &format!("; {value}"),
+                Entry::Occupied(_) => {}
+            }
         }
         let process = Process {
             pid,

@@ -39,7 +39,8 @@ pub struct Call {
     /// Index into `contexts`.
     pub context: Option<usize>,
     pub stream: Option<Stream>,
-    /// Memory pool handle; `None` if the call names no pool and the device's pool was never changed.
+    /// Memory pool handle; `None` if the call names no pool and the device's pool was never changed. Of memory that was taken while a
+    /// CUDA graph was captured, and is of no memory pool: the number of the capture.
     pub pool: Option<u64>,
     /// The number of the IPC handle: of memory that was exported, and of the handle that another process has opened.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -137,3 +137,58 @@ def freeing_the_blocks_of_the_pinning_line_gives_back_what_the_report_says(t, mo
     expect(gain > 0, f"nothing is gained without the line\n{shown}")
     # All that is live is of the line; blocks of its own segments pin nothing.
     expect_equal(pin["free_bytes"] + pool["live_bytes"], gain, f"what the report says (got) and what is reserved less without the line\n{shown}")
+
+
+def whatif(t, path, *arguments):
+    code, out, err = t.cli("whatif", path, "--json", *arguments)
+    expect(code in (0, 2) and out.startswith("{"), f"culeak whatif {path} gave exit code {code}\n{err}")
+    [device] = json.loads(out)["devices"]
+    return device
+
+
+@claim
+def settings_that_a_program_makes_in_its_code_are_those_of_the_run(t):
+    done = program(t, "called", "expandable_segments:True")
+    device = whatif(t, done.recording(done.pid()))
+    expect_equal(
+        (device["variable"], device["settings"], device["ignored"]),
+        ("torch.cuda.memory._set_allocator_settings", "expandable_segments:True,max_split_size_mb:64", None),
+        "settings in effect",
+    )
+    expect_equal(device["recorded_peak_bytes"], done.fact("peak_reserved"), "recorded peak of segments (got) and max_memory_reserved()")
+    expect(device["no_advice"] is None and device["error"] <= OWN, f"the model is off by {device['error']:.2%}: {device['no_advice']}")
+
+
+@claim
+def a_limit_that_a_program_sets_is_seen_in_the_request_that_failed(t):
+    done = program(t, "limited")
+    expect_equal(done.fact("failed"), 1, "requests that failed")
+    device = whatif(t, done.recording(done.pid()), "--oom")
+    expect(device["limited_by_program"] and device["error"] <= OWN, json.dumps(device, indent=1))
+
+
+@claim
+def segments_of_captured_graphs_are_of_private_pools(t):
+    done = program(t, "captured")
+    path = done.recording(done.pid())
+    private = {(of.address, of.bytes) for of in done.live() if of.label == "private_pool"}
+    rows = [row for row in done.snapshot().memory() if row["kind"] == "device" and row["pool"] is not None]
+    expect_equal({(row["address"], row["bytes"]) for row in rows}, private, f"segments with a capture (got) and those with a segment_pool_id in {path}")
+    device = whatif(t, path)
+    expect(device["no_advice"] is None and device["error"] <= OWN, json.dumps(device, indent=1))
+
+
+@claim
+def blocks_in_memory_of_nccl_are_left_out(t):
+    done = program(t, "registered")
+    device = whatif(t, done.recording(done.pid()))
+    expect_equal(device["elsewhere"], done.fact("in_pool"), "blocks in memory of another allocator")
+    expect(device["no_advice"] is None and device["error"] <= OWN, json.dumps(device, indent=1))
+
+
+@claim(over=["train", "cache", "streams"], slow=True)
+def the_rounding_of_live_blocks_is_no_more_than_the_report_says(t, mode):
+    done = program(t, mode)
+    [pool] = json.loads(ran(t, "report", done.recording(done.pid()), "--view", "segments", "--json"))["pools"]
+    shown = f"at most {mib(pool['rounding_bytes'])}, PyTorch's own {mib(done.fact('rounding'))}"
+    expect(not pool["rounding_is_known"] and done.fact("rounding") <= pool["rounding_bytes"], shown)

@@ -1,5 +1,6 @@
 // `run`: tensor blocks straight from PyTorch's allocator: some stay, many are freed, one request fails. Prints the allocator's totals.
 // `reserves`: requests as programs make them, the same ones under all settings. Prints what the allocator had reserved at most.
+#include <c10/cuda/CUDAAllocatorConfig.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 
 #include <cstdio>
@@ -122,7 +123,8 @@ extern "C" int reserves(const char *program) {
     allocator::init(1);
     auto default_stream = [](int) -> cudaStream_t { return nullptr; };
     auto nothing = [](int) {};
-    if (!std::strcmp(program, "train")) train();
+    if (!std::strcmp(program, "called")) allocator::setAllocatorSettings("max_split_size_mb:32");
+    if (!std::strcmp(program, "train") || !std::strcmp(program, "called")) train();
     if (!std::strcmp(program, "cache")) cache();
     if (!std::strcmp(program, "fenced")) fenced();
     if (!std::strcmp(program, "converted")) converted();

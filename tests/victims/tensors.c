@@ -9,7 +9,7 @@
 typedef struct block block;
 struct torch {
     block *(*malloc)(size_t);
-    void (*free)(block *), (*unknown)(void), (*totals)(void), (*other)(void), (*say)(void), (*cpu)(int64_t);
+    void (*free)(block *), (*unknown)(void), (*totals)(void), (*other)(void), (*say)(void), (*cpu)(int64_t), (*set)(int, const char *);
     CUdeviceptr (*address)(block *);
     size_t (*live)(void), (*peak)(void), (*reserved)(void), *lie;
 };
@@ -32,7 +32,7 @@ static struct torch load_torch(int pair) {
     void *cuda = load(arguments[pair * 2]), *c10 = load(arguments[pair * 2 + 1]);
     return (struct torch){
         find(cuda, "stand_in_malloc"), find(cuda, "stand_in_free"), find(cuda, "stand_in_free_of_unknown"),
-        find(cuda, "stand_in_report_totals"), find(cuda, "stand_in_other_device"), find(c10, "print_profiler_calls"), find(c10, "report_cpu_memory"),
+        find(cuda, "stand_in_report_totals"), find(cuda, "stand_in_other_device"), find(c10, "print_profiler_calls"), find(c10, "report_cpu_memory"), find(c10, "set_settings"),
         find(cuda, "stand_in_address"), find(cuda, "stand_in_live"), find(cuda, "stand_in_peak"), find(cuda, "stand_in_reserved"), find(cuda, "lie"),
     };
 }
@@ -220,6 +220,34 @@ static void grows(void) {
     training_step(&torch, 1000);
 }
 
+/* As `grows`, after the program has made settings, as each version of PyTorch takes them; the last ones while it runs. */
+static void sets(void) {
+    struct torch torch = load_torch(0);
+    torch.set(6, "max_split_size_mb:64");
+    torch.set(9, "max_split_size_mb:128,expandable_segments:False");
+    start_cuda();
+    for (size_t round = 0; round < 20; round++) torch.free(training_step(&torch, (40 + 2 * round) << 20));
+    torch.set(12, "roundup_power2_divisions:4");
+    training_step(&torch, 1000);
+}
+
+/* A graph is captured when the allocator takes its second segment. */
+static void captures(void) {
+    start_cuda();
+    struct torch torch = load_torch(0);
+    block *before = training_step(&torch, 40 << 20);
+    CUstream stream;
+    CUgraph graph;
+    OK(cuStreamCreate(&stream, 0));
+    OK(cuStreamBeginCapture_v2(stream, CU_CAPTURE_RELAXED));
+    block *captured = training_step(&torch, 60 << 20);
+    OK(cuStreamEndCapture(stream, &graph));
+    torch.free(before);
+    torch.free(captured);
+    culeak_mark("captured");
+    training_step(&torch, 1000);
+}
+
 /* A segment of 3 MiB, as the allocator of PyTorch takes none. */
 static void odd_segment(void) {
     start_cuda();
@@ -242,4 +270,4 @@ static void intervals(void) {
     }
 }
 
-MAIN(BEHAVIOUR(leaks), BEHAVIOUR(runs_out), BEHAVIOUR(lies), BEHAVIOUR(threads), BEHAVIOUR(peaks), BEHAVIOUR(dies), BEHAVIOUR(two_copies), BEHAVIOUR(forks), BEHAVIOUR(forks_and_goes_on), BEHAVIOUR(cpu_only), BEHAVIOUR(reloaded), BEHAVIOUR(intervals), BEHAVIOUR(grows), BEHAVIOUR(odd_segment))
+MAIN(BEHAVIOUR(leaks), BEHAVIOUR(runs_out), BEHAVIOUR(lies), BEHAVIOUR(threads), BEHAVIOUR(peaks), BEHAVIOUR(dies), BEHAVIOUR(two_copies), BEHAVIOUR(forks), BEHAVIOUR(forks_and_goes_on), BEHAVIOUR(cpu_only), BEHAVIOUR(reloaded), BEHAVIOUR(intervals), BEHAVIOUR(grows), BEHAVIOUR(sets), BEHAVIOUR(captures), BEHAVIOUR(odd_segment))

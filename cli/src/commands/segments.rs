@@ -4,10 +4,10 @@ use std::collections::HashSet;
 use std::process::ExitCode;
 
 use culeak::analysis::groups::Groups;
-use culeak::analysis::ledger::segments::Segments;
+use culeak::analysis::ledger::segments::{IdleReason, Segments};
 use culeak::analysis::site::CallStacks;
-use culeak::analysis::whatif::settings_of;
-use culeak::analysis::whatif::trace::Trace;
+use culeak::analysis::whatif::Stated;
+use culeak::analysis::whatif::trace::{Trace, of_graphs};
 use culeak::format::ADDRESS;
 use culeak::point::Point;
 
@@ -40,9 +40,11 @@ pub fn execute(args: &ReportArgs, form: Form) -> Result<ExitCode, Failure> {
         return failed("at the peak, blocks are known by stack and not by address; record with culeak run --timeline");
     }
     let at_ns = item.snapshot.taken.at_ns;
-    let (mut passed_over, mut not_known) = (HashSet::new(), None);
+    let (mut passed_over, mut private, mut not_known) = (HashSet::new(), HashSet::new(), None);
     if let Some((whole, timeline)) = logged {
-        let (stacks, own) = (CallStacks::of(&whole), settings_of(&whole).1.unwrap_or_default());
+        // A point has no more than the log, which has no pools.
+        private.extend(of_graphs(&whole.allocations));
+        let (stacks, own) = (CallStacks::of(&whole), Stated::of(&whole).settings.unwrap_or_default());
         match Trace::of_devices(&whole, &whole.allocations, &timeline, &stacks, &own, at_ns) {
             Ok(traces) => passed_over.extend(traces.into_iter().flat_map(|trace| trace.passed_over)),
             Err(why) => {
@@ -56,7 +58,10 @@ pub fn execute(args: &ReportArgs, form: Form) -> Result<ExitCode, Failure> {
     let groups = Groups::of(&item.snapshot, &stacks);
     let top = rows_shown(args.selection.top, form != Form::Json);
     let mut segments = Segments::of(&item.snapshot, &stacks, &groups, top, |address| {
-        passed_over.contains(&(address & ADDRESS))
+        match address & ADDRESS {
+            address if private.contains(&address) => Some(IdleReason::PrivatePool),
+            address => passed_over.contains(&address).then_some(IdleReason::OtherPool),
+        }
     });
     segments.warnings.extend(not_known);
     if segments.pools.is_empty() && item.snapshot.taken.is_of_unrecorded() {

@@ -23,7 +23,7 @@ use culeak::analysis::lives;
 use culeak::analysis::profile::{Options, Profile};
 use culeak::analysis::report::Tally;
 use culeak::analysis::site::CallStacks;
-use culeak::analysis::whatif::{VARIABLE, settings_of};
+use culeak::analysis::whatif::{Stated, VARIABLE};
 use culeak::analysis::words;
 use culeak::kind::Kind;
 use culeak::point::Point;
@@ -171,11 +171,12 @@ impl Document<'_, '_> {
         pickler.word("allocator_settings")?;
         pickler.begin();
         let snapshot = self.profile.snapshot;
-        match settings_of(snapshot).0 {
+        let Stated { source, text, .. } = Stated::of(snapshot);
+        match source {
             // The name of the variable tells snapshots of other devices from those of CUDA's memory.
-            Some((name, settings)) if snapshot.taken.is_by_pytorch() => pickler.text_entry(name, settings)?,
-            _ if snapshot.taken.is_by_pytorch() => {}
-            settings => pickler.text_entry(VARIABLE, settings.map_or("", |(_, settings)| settings))?,
+            Some(name) if snapshot.taken.is_by_pytorch() => pickler.text_entry(name, &text)?,
+            None if snapshot.taken.is_by_pytorch() => {}
+            _ => pickler.text_entry(VARIABLE, &text)?,
         }
         pickler.end();
         pickler.word("external_annotations")?;

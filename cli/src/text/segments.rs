@@ -50,7 +50,13 @@ fn write_pool(pool: &Unused, page: &mut Document) {
     );
     let largest = format!("largest free range {}", units::bytes(pool.largest_free_run));
     page.item(dim(match pool.rounding_bytes {
-        Some(bytes) => format!("{largest}; {} of the live blocks is rounding", units::bytes(bytes)),
+        Some(bytes) => {
+            let at_most = if pool.rounding_is_known { "" } else { "at most " };
+            format!(
+                "{largest}; {at_most}{} of the live blocks is rounding",
+                units::bytes(bytes)
+            )
+        }
         None => largest,
     }));
     if pool.unknown_pages.count > 0 {

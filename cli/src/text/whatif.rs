@@ -1,7 +1,7 @@
 //! What PyTorch's allocator would have reserved: the error of the model, a table of settings, and the recommended ones.
 
 use culeak::analysis::report::shell_word;
-use culeak::analysis::whatif::{FailedRequest, OnDevice, Prediction, VARIABLE, WhatIf};
+use culeak::analysis::whatif::{CALL, FailedRequest, OnDevice, Prediction, VARIABLE, WhatIf};
 use culeak::point::Point;
 
 use super::units::plural;
@@ -24,17 +24,18 @@ pub fn page(whatif: &WhatIf, source: &str) -> Document {
 }
 
 fn write_device(whatif: &WhatIf, device: &OnDevice, page: &mut Document) {
-    let peak = units::bytes(device.recorded_peak_bytes);
+    let peak = units::bytes(device.of.recorded_peak_bytes);
     page.line(
         bold(format!("GPU {}", device.ordinal))
             + format!(
                 "  PyTorch reserved {peak} at its peak, of which {} were in live blocks at most; {}",
-                units::bytes(device.peak_live_bytes),
-                counted(device.allocations, "request")
+                units::bytes(device.of.peak_live_bytes),
+                counted(device.of.allocations, "request")
             ),
     );
-    let settings = match (device.settings.as_str(), &device.variable) {
+    let settings = match (device.settings.as_str(), device.variable.as_deref()) {
         ("", _) => "default settings".to_owned(),
+        (settings, Some(CALL)) => format!("{} by {CALL}", Escaped(settings)),
         (settings, Some(variable)) => format!("{variable}={}", Escaped(settings)),
         (settings, None) => format!("{} (by its segments; no setting was recorded)", Escaped(settings)),
     };
@@ -57,29 +58,40 @@ fn write_device(whatif: &WhatIf, device: &OnDevice, page: &mut Document) {
             format!("{ignored} had no effect: the memory was taken in whole segments"),
         ));
     }
-    if let Some(from_ns) = device.cut_off_ns.filter(|_| device.cut_off_allocations > 0) {
+    if let Some(from_ns) = device.of.cut_off_ns {
         page.item(styled(
             WARN,
             format!(
-                "{} from {} on not modelled: a segment was freed while blocks in it were live (cudaDeviceReset?)",
-                plural(device.cut_off_allocations, "request is", "requests are"),
+                "what comes after {} is not modelled: a segment was freed while blocks in it were live (cudaDeviceReset?)",
                 Point::Time(from_ns)
             ),
         ));
+    }
+    if device.of.elsewhere > 0 {
+        page.item(format!(
+            "{} not modelled: they lie in memory of another allocator (a MemPool of NCCL, for example), or it was not recorded",
+            plural(device.of.elsewhere, "block is", "blocks are")
+        ));
+    }
+    if device.of.limited_by_program {
+        page.item(
+            "the last request that failed did so although the driver refused nothing: the program limits its memory \
+             (torch.cuda.set_per_process_memory_fraction), and the rows have this limit, too",
+        );
     }
     if let Some(why) = &device.no_advice {
         page.line(styled(WARN, format!("no advice: {why}")));
         return;
     }
     if let Some(memory) = device.device_bytes {
-        let lacks = match device.other_is_complete {
+        let lacks = match device.of.other_is_complete {
             true => "at most",
             false => "at most (without what the driver takes for itself, which was not recorded)",
         };
         page.item(format!(
             "on {}: beside PyTorch's segments, the process had {} {lacks}; it is subtracted at each time",
             units::bytes(memory),
-            units::bytes(device.other_peak_bytes)
+            units::bytes(device.of.other_peak_bytes)
         ));
     }
     if let Some(bytes) = device.failed_bytes {
@@ -87,9 +99,9 @@ fn write_device(whatif: &WhatIf, device: &OnDevice, page: &mut Document) {
     }
     table(device, page);
     page.item(dim(format!(
-        "live blocks of these sizes need {}, or {} in pages of 2 MiB",
-        units::bytes(device.peak_live_bytes),
-        units::bytes(device.peak_pages_bytes)
+        "live blocks of these sizes need {}; a plan in one range that knows when each is freed needs {}",
+        units::bytes(device.of.peak_live_bytes),
+        units::bytes(device.of.planned_bytes)
     )));
     recommend(device, page);
 }
@@ -137,8 +149,11 @@ fn recommend(device: &OnDevice, page: &mut Document) {
         page.line("no setting reserves clearly less; the lines whose blocks pin memory are in --view segments");
         return;
     }
-    page.line(bold("put one of these into the environment"));
     let variable = device.variable.as_deref().unwrap_or(VARIABLE);
+    page.line(bold(match variable {
+        CALL => "put one of these in the place of the program's own call",
+        _ => "put one of these into the environment",
+    }));
     for &nth in &device.recommended {
         let row = &device.predictions[nth];
         let settings = row.settings.as_deref().unwrap_or_default();
@@ -147,6 +162,7 @@ fn recommend(device: &OnDevice, page: &mut Document) {
             None => format!("{} more", units::bytes(row.peak_reserved_bytes - own)),
         };
         let line = match settings {
+            settings if variable == CALL => format!("{CALL}({settings:?})"),
             "" => format!("unset {variable}"),
             settings => format!("export {variable}={}", shell_word(settings)),
         };

@@ -3,21 +3,28 @@
 //! Some processes set them for themselves after their start: workers of Ray Train, children of `torch.multiprocessing`. They do
 //! so before they use a GPU, but not always before their first CUDA call, so what was missing at the start is looked for again.
 //!
+//! Settings of PyTorch's allocator that the program makes by a call are stored here, too.
+//!
 //! Another thread may call `setenv` meanwhile, which may move the list of the environment and, in some C libraries, free
 //! entries. So the second look follows no pointer of it: the list and its entries are copied by the kernel, which returns an
 //! error where nothing is mapped. What is missed then stays unrecorded. The first look is `getenv`, as for all settings.
 
 use std::ffi::{CStr, c_char};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use crate::settings;
+use crate::{recorder, settings};
 use culeak::format::RANK_VARIABLES;
-use culeak::job_variables::{JOB_VARIABLES, NAME_MAX, States, VALUE_MAX};
+use culeak::job_variables::{JOB_VARIABLES, JobVariable, NAME_MAX, SET_BY_PROGRAM, States, VALUE_MAX};
 use culeak::recording::Recording;
 
 /// Rows of `JOB_VARIABLES` that are stored, as bits.
 static STORED: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 static LOOKED_AGAIN: AtomicBool = AtomicBool::new(false);
+/// The settings that the program made last. Calls come one after the other, under the interpreter's lock.
+static SET: [AtomicU8; VALUE_MAX] = [const { AtomicU8::new(0) }; VALUE_MAX];
+static SET_LENGTH: AtomicUsize = AtomicUsize::new(0);
+/// Settings that are still stored: a program may change them in each step.
+static SET_LEFT: AtomicUsize = AtomicUsize::new(16);
 /// The most entries of the environment that are looked at again.
 const ENTRIES: usize = 4096;
 
@@ -60,6 +67,34 @@ pub fn record(recording: &Recording) {
         {
             store(recording, row.name, value);
         }
+    }
+    store_set(recording);
+}
+
+/// The program has set these; the recording may start later.
+pub fn set_by_program(text: &[u8]) {
+    let text = &text[..text.len().min(VALUE_MAX)];
+    let length = SET_LENGTH.load(Relaxed);
+    let is_same = length == text.len() && SET.iter().zip(text).all(|(byte, &new)| byte.load(Relaxed) == new);
+    // PyTorch reads the environment through the same function.
+    let is_of = |row: &JobVariable| row.states == States::Allocator && value(row.name) == Some(text);
+    let is_of_environment = length == 0 && JOB_VARIABLES.iter().any(is_of);
+    let takes_one = |left: usize| left.checked_sub(1);
+    if is_same || is_of_environment || SET_LEFT.fetch_update(Relaxed, Relaxed, takes_one).is_err() {
+        return;
+    }
+    SET.iter().zip(text).for_each(|(byte, &new)| byte.store(new, Relaxed));
+    SET_LENGTH.store(text.len(), Relaxed);
+    if let Some(recording) = recorder::running() {
+        store_set(recording);
+    }
+}
+
+fn store_set(recording: &Recording) {
+    let text: [u8; VALUE_MAX] = std::array::from_fn(|nth| SET[nth].load(Relaxed));
+    match SET_LENGTH.load(Relaxed) {
+        0 => {}
+        length => store(recording, SET_BY_PROGRAM, &text[..length]),
     }
 }
 

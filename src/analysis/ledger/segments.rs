@@ -10,9 +10,10 @@
 //!   into it. It counts for the call sites whose blocks keep the segment, together.
 //! - *Idle*: a segment without live blocks. `empty_cache()` gives it back, and so does the allocator when the driver has no more.
 //!
-//! Rounding of single blocks is a part of the live bytes, and known only if the input has the sizes requested. Which pool a
-//! segment is of (CUDA graphs and `MemPool` have private ones) only PyTorch's own snapshots have. These have no pages, but runs of
-//! pages, which begin with one; the same holds for processes that were not recorded.
+//! Rounding of single blocks is a part of the live bytes. Only its bound is known if the input lacks the sizes requested. Which pool a
+//! segment is of (CUDA graphs and `MemPool` have private ones) PyTorch's own snapshots have; recordings have which segments were taken
+//! while a graph was captured. These snapshots have no pages, but runs of pages, which begin with one; the same holds for processes
+//! that were not recorded.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +27,8 @@ use crate::analysis::groups::Groups;
 use crate::analysis::report::{ProcessLine, losses, process_line};
 use crate::analysis::site::{CallStacks, Fingerprint};
 use crate::analysis::tally::Tally;
-use crate::analysis::whatif::settings_of;
+use crate::analysis::whatif::settings::Settings;
+use crate::analysis::whatif::{Stated, ignored_setting};
 use crate::kind::Kind;
 use crate::point::Point;
 use crate::snapshot::allocations::stack_of;
@@ -70,8 +72,10 @@ pub struct Unused<'a> {
     pub unknown_pages: Tally,
     /// The input has the pool of each segment.
     pub pools_are_known: bool,
-    /// What the live blocks have beyond the sizes requested; `None`: these are not known.
+    /// What the live blocks have beyond the sizes requested, at most; `None`: nothing is known of it.
     pub rounding_bytes: Option<u64>,
+    /// The input has the sizes requested, so it is just that.
+    pub rounding_is_known: bool,
     /// The longest range without a live block.
     pub largest_free_run: u64,
     /// What keeps segments, by the free memory in them, largest first.
@@ -149,17 +153,18 @@ struct Builder<'s, 'a> {
     blocks: &'s [Block],
     /// Segments by address, and whether they are of private pools.
     private: HashMap<u64, bool>,
+    /// Those of PyTorch's allocator, if they are understood.
+    settings: Option<Settings>,
 }
 
 impl<'a> Segments<'a> {
-    /// `top`: the most rows of each allocator. `is_passed_over`: whether a later request that fits into the segment at this address
-    /// got new memory while it was idle.
+    /// `top`: the most rows of each allocator. `not_used`: what the event log says of the segment at this address, if it is idle.
     pub fn of(
         snapshot: &'a Snapshot,
         stacks: &CallStacks<'a>,
         groups: &Groups<'a>,
         top: Option<usize>,
-        is_passed_over: impl Fn(u64) -> bool,
+        not_used: impl Fn(u64) -> Option<IdleReason>,
     ) -> Segments<'a> {
         let pieces = pieces(snapshot, stacks, groups, &mut Mapped::default());
         let only = (snapshot.devices.len() == 1).then_some(0);
@@ -168,6 +173,7 @@ impl<'a> Segments<'a> {
             stacks,
             blocks: &groups.blocks.blocks,
             private: private_pools(snapshot),
+            settings: Stated::of(snapshot).settings.ok(),
         };
         let spread = Spread::of(snapshot, stacks, groups);
         let mut pools: BTreeMap<(usize, &str), Vec<Range>> = BTreeMap::new();
@@ -185,7 +191,7 @@ impl<'a> Segments<'a> {
         }
         let pools = pools.into_iter().map(|((device, owner), ranges)| Unused {
             failed: builder.failed(device, owner, &ranges),
-            ..builder.unused((device, owner), ranges, top, &is_passed_over)
+            ..builder.unused((device, owner), ranges, top, &not_used)
         });
         let sampled = snapshot.sampling.map(|sampling| {
             let stacks = sampled_stacks("of this recording", sampling);
@@ -202,12 +208,32 @@ impl<'a> Segments<'a> {
     }
 }
 
-/// Of the segments in PyTorch's own snapshots.
+/// Of the segments in PyTorch's own snapshots, and of those in recordings that were taken while a graph was captured.
 fn private_pools(snapshot: &Snapshot) -> HashMap<u64, bool> {
-    let rows = snapshot.allocations.iter().filter(|_| snapshot.taken.is_by_pytorch());
-    rows.filter(|row| row.kind != Kind::Tensor)
-        .filter_map(|row| Some((row.address, row.call.pool? != 0)))
+    let has_pool = |kind| match snapshot.taken.is_by_pytorch() {
+        true => kind != Kind::Tensor,
+        false => kind == Kind::Device,
+    };
+    let rows = snapshot.allocations.iter().filter(|row| has_pool(row.kind));
+    rows.filter_map(|row| Some((row.address, row.call.pool? != 0)))
         .collect()
+}
+
+/// The most bytes of a block of PyTorch's that were not requested.
+fn most_rounding(settings: &Settings, bytes: u64) -> u64 {
+    const LARGE: u64 = SMALL / 2;
+    let (least, rest) = match bytes {
+        _ if bytes <= LARGE => (1, 0),
+        _ if settings.expandable => (LARGE + 1, 0),
+        _ if bytes >= settings.max_split => (LARGE + 1, settings.max_rounding),
+        _ => (LARGE + 1, LARGE),
+    };
+    let rounded = if settings.divisions > 1 {
+        bytes / settings.divisions
+    } else {
+        0
+    };
+    rest.saturating_add(rounded.max(511)).min(bytes.saturating_sub(least))
 }
 
 impl<'a> Builder<'_, 'a> {
@@ -218,9 +244,7 @@ impl<'a> Builder<'_, 'a> {
         let Some(block) = self.within(range).first().filter(|_| has_runs) else {
             return (vec![range.clone()], true);
         };
-        let large = settings_of(self.snapshot)
-            .1
-            .map_or(0, |settings| settings.large_segment);
+        let large = self.settings.as_ref().map_or(0, |settings| settings.large_segment);
         let page = if block.bytes <= SMALL / 2 { SMALL } else { large };
         if large == 0 || !bytes.is_multiple_of(page) {
             return (vec![range.clone()], false);
@@ -252,7 +276,7 @@ impl<'a> Builder<'_, 'a> {
         (device, owner): (usize, &'a str),
         mut ranges: Vec<Range<'a>>,
         top: Option<usize>,
-        is_passed_over: impl Fn(u64) -> bool,
+        not_used: impl Fn(u64) -> Option<IdleReason>,
     ) -> Unused<'a> {
         // With the blocks that reach beyond a range, of which each counts once.
         let mut pins: HashMap<Vec<Fingerprint>, (BySite, HashSet<u32>, u64, u64)> = HashMap::default();
@@ -273,11 +297,11 @@ impl<'a> Builder<'_, 'a> {
             let blocks = self.within(range);
             let (by_site, live) = self.by_site(range, blocks);
             if live == 0 {
-                let why = match () {
-                    () if *is_private => IdleReason::PrivatePool,
-                    () if is_passed_over(range.start) => IdleReason::OtherPool,
-                    () if owner == "PyTorch" && bytes == SMALL => IdleReason::Small,
-                    () => IdleReason::Cached,
+                let why = match not_used(range.start) {
+                    _ if *is_private => IdleReason::PrivatePool,
+                    Some(why) => why,
+                    None if owner == "PyTorch" && bytes == SMALL => IdleReason::Small,
+                    None => IdleReason::Cached,
                 };
                 idle.entry(why).or_default().add(bytes);
                 continue;
@@ -331,8 +355,9 @@ impl<'a> Builder<'_, 'a> {
             pinned,
             idle: Tally::total(idle.values().copied()),
             unknown_pages,
-            pools_are_known: !self.private.is_empty(),
+            pools_are_known: self.snapshot.taken.is_by_pytorch() && !self.private.is_empty(),
             rounding_bytes: self.rounding(device, owner),
+            rounding_is_known: self.snapshot.taken.covers_allocators_only(),
             largest_free_run: runs.max().unwrap_or(0),
             pins,
             pins_hidden,
@@ -387,12 +412,17 @@ impl<'a> Builder<'_, 'a> {
         largest.max(range.end.saturating_sub(reached))
     }
 
-    /// Recordings have the sizes of blocks alone; the snapshots of PyTorch have those requested too.
+    /// Recordings have the sizes of blocks alone, which bound it; the snapshots of PyTorch have those requested too.
     fn rounding(&self, device: usize, owner: &str) -> Option<u64> {
+        let mut settings = self.settings.clone().filter(|_| owner == "PyTorch")?;
+        settings.expandable &= ignored_setting(self.snapshot).is_none();
         let rows = self.snapshot.allocations.iter();
-        let blocks = rows.filter(|row| row.kind == Kind::Tensor && row.device == Some(device) && owner == "PyTorch");
-        let rounding = blocks.map(|row| row.bytes.saturating_sub(row.requested)).sum();
-        (self.snapshot.taken.is_by_pytorch()).then_some(rounding)
+        let blocks = rows.filter(|row| row.kind == Kind::Tensor && row.device == Some(device));
+        let rounding = |bytes: u64, requested: u64| match self.snapshot.taken.covers_allocators_only() {
+            true => bytes.saturating_sub(requested),
+            false => most_rounding(&settings, bytes),
+        };
+        Some(blocks.map(|row| rounding(row.bytes, row.requested)).sum())
     }
 
     /// What was in the way of the request for which the input was taken.

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! It follows `DeviceCachingAllocator` as in PyTorch 2.6 to 2.12, against which it is tested: the names of its functions are in the
-//! comments, and what differs between versions is in [`super::version`]. Streams and private pools are numbers here ("classes"): blocks of different ones never serve each other's requests.
+//! comments, and what differs between versions is in [`super::version`]. Streams and private pools are numbers here ("classes"): blocks
+//! of different ones never serve each other's requests.
 //! Deliberately absent: frees that wait for events of other streams, since the log has when a block was freed and not when its
 //! events were complete.
 
@@ -29,17 +30,16 @@ pub const SMALLEST: u64 = 512;
 /// A damaged log may have any sizes.
 const LARGEST: u64 = 1 << 50;
 
-const NONE: u32 = u32::MAX;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Use {
     Live,
+    #[default]
     Free,
     /// Addresses of an expandable segment without memory.
     Unmapped,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 struct Block {
     class: u32,
     is_small: bool,
@@ -47,6 +47,7 @@ struct Block {
     used: Use,
     address: u64,
     bytes: u64,
+    /// The blocks before and after it in its segment; 0: none.
     prev: u32,
     next: u32,
     /// The number of requests to the pool before it was freed.
@@ -55,33 +56,26 @@ struct Block {
     record: u64,
 }
 
-const SEGMENT: Block = Block {
-    class: 0,
-    is_small: false,
-    expandable: false,
-    used: Use::Free,
-    address: 0,
-    bytes: 0,
-    prev: NONE,
-    next: NONE,
-    freed_at: 0,
-    record: 0,
-};
+/// Class, size, and address or record of a block, and its number: best fit is the first one that is large enough.
+type Key = (u32, u64, u64, u32);
 
-/// Blocks by class, size, and address or record: best fit is the first one that is large enough.
-type BySize = BTreeSet<(u32, u64, u64, u32)>;
+/// Those of a class with at least so many bytes.
+fn of_class(class: u32, bytes: u64) -> Range<Key> {
+    (class, bytes, 0, 0)..(class + 1, 0, 0, 0)
+}
 
 #[derive(Debug, Clone, Default)]
 pub struct Model {
     settings: Settings,
     /// The most bytes that the driver gives.
     pub limit: Option<u64>,
+    /// The first one stands for none.
     blocks: Vec<Block>,
     spare: Vec<u32>,
     /// Free blocks of the large and the small pool.
-    free: [BySize; 2],
+    free: [BTreeSet<Key>; 2],
     /// Unmapped blocks, by class and address.
-    unmapped: [BTreeSet<(u32, u64, u32)>; 2],
+    unmapped: [BTreeSet<Key>; 2],
     requests: [u64; 2],
     records: u64,
     /// Addresses for segments, by size: among equal blocks, the lowest address is used first.
@@ -97,10 +91,15 @@ pub struct Model {
 
 impl Model {
     pub fn new(settings: Settings, limit: Option<u64>, addresses: HashMap<u64, VecDeque<u64>>) -> Model {
+        let none = Block {
+            used: Use::Live,
+            ..Block::default()
+        };
         Model {
             settings,
             limit,
             addresses,
+            blocks: vec![none],
             next_address: 1 << 48,
             ..Model::default()
         }
@@ -114,9 +113,7 @@ impl Model {
         if let Some(id) = self.best_fit(size, class, is_small) {
             return self.hand_out(id, size);
         }
-        if self.settings.collect_above > 0.0 {
-            self.collect_garbage();
-        }
+        self.collect_garbage();
         let mut found = self.take(size, class, is_small);
         if found.is_none() && self.release_oversize(size, class, is_small) {
             found = self.take(size, class, is_small);
@@ -125,28 +122,20 @@ impl Model {
             self.release_cached();
             found = self.take(size, class, is_small);
         }
-        let id = found.unwrap_or_else(|| {
+        if found.is_none() {
             self.failed += 1;
             let limit = self.limit.take();
-            let id = self.take(size, class, is_small);
+            found = self.take(size, class, is_small);
             self.limit = limit;
-            id.unwrap_or(NONE)
-        });
-        self.hand_out(id, size)
-    }
-
-    /// What the driver is asked for if no free block serves a request.
-    pub fn segment_for(&self, bytes: u64) -> u64 {
-        self.settings.segment_for(bytes)
+        }
+        self.hand_out(found.unwrap_or_default(), size)
     }
 
     /// `free`, of a block that no other stream uses.
     pub fn free(&mut self, id: u32) {
-        self.block_mut(id).used = Use::Free;
-        self.join(id);
-        let is_small = self.block(id).is_small;
-        self.block_mut(id).freed_at = self.requests[usize::from(is_small)];
-        self.enter(id);
+        let of = &mut self.blocks[id as usize];
+        of.freed_at = self.requests[usize::from(of.is_small)];
+        self.put(id, Use::Free);
     }
 
     /// `release_cached_blocks`: what `empty_cache()` does.
@@ -156,7 +145,7 @@ impl Model {
             match self.whole(id) {
                 part if part.is_empty() => {}
                 part if self.block(id).expandable => self.unmap(id, part),
-                _ => self.release(id),
+                _ => drop(self.release(id)),
             }
         }
     }
@@ -169,64 +158,54 @@ impl Model {
         &mut self.blocks[id as usize]
     }
 
-    fn new_record(&mut self) -> u64 {
+    /// Adds a block with a new record.
+    fn add(&mut self, block: Block) -> u32 {
         self.records += 1;
-        self.records
+        let record = self.records;
+        let id = self.spare.pop().unwrap_or(self.blocks.len() as u32);
+        self.blocks.resize(self.blocks.len().max(id as usize + 1), block);
+        self.blocks[id as usize] = Block { record, ..block };
+        id
     }
 
-    fn add(&mut self, block: Block) -> u32 {
-        match self.spare.pop() {
-            Some(id) => {
-                self.blocks[id as usize] = block;
-                id
-            }
-            None => {
-                self.blocks.push(block);
-                self.blocks.len() as u32 - 1
-            }
+    /// The pool of a block that is not live, and its place there: `BlockComparatorSize`, or `BlockComparatorRegistrationCounter`.
+    fn pool(&mut self, id: u32) -> (&mut BTreeSet<Key>, Key) {
+        let of = self.block(id);
+        let first = match self.settings.oldest_record_first {
+            true => of.record,
+            false => of.address,
+        };
+        match of.used {
+            Use::Unmapped => (
+                &mut self.unmapped[usize::from(of.is_small)],
+                (of.class, 0, of.address, id),
+            ),
+            _ => (
+                &mut self.free[usize::from(of.is_small)],
+                (of.class, of.bytes, first, id),
+            ),
         }
     }
 
-    /// Enters a block that is not live into its pool.
     fn enter(&mut self, id: u32) {
-        let of = self.block(id);
-        match of.used {
-            Use::Free => self.free[usize::from(of.is_small)].insert(self.by_size(&of, id)),
-            _ => self.unmapped[usize::from(of.is_small)].insert((of.class, of.address, id)),
-        };
-    }
-
-    /// `BlockComparatorSize`, or `BlockComparatorRegistrationCounter`.
-    fn by_size(&self, of: &Block, id: u32) -> (u32, u64, u64, u32) {
-        let first = if self.settings.oldest_record_first {
-            of.record
-        } else {
-            of.address
-        };
-        (of.class, of.bytes, first, id)
+        let (pool, key) = self.pool(id);
+        pool.insert(key);
     }
 
     fn leave(&mut self, id: u32) {
-        let of = self.block(id);
-        match of.used {
-            Use::Free => self.free[usize::from(of.is_small)].remove(&self.by_size(&of, id)),
-            _ => self.unmapped[usize::from(of.is_small)].remove(&(of.class, of.address, id)),
-        };
+        let (pool, key) = self.pool(id);
+        pool.remove(&key);
     }
 
     /// `get_free_block`.
     fn best_fit(&mut self, size: u64, class: u32, is_small: bool) -> Option<u32> {
-        let mut fitting = self.free[usize::from(is_small)].range((class, size, 0, 0)..(class + 1, 0, 0, 0));
+        let mut fitting = self.free[usize::from(is_small)].range(of_class(class, size));
         let mut id = fitting.next()?.3;
         if self.block(id).expandable {
             // What a block can grow to counts as its size.
-            let can_be = |id: u32| {
-                let of = self.block(id);
-                let next = (of.next != NONE).then(|| self.block(of.next));
-                of.bytes
-                    + next
-                        .filter(|next| next.used == Use::Unmapped)
-                        .map_or(0, |next| next.bytes)
+            let can_be = |id: u32| match (self.block(id), self.block(self.block(id).next)) {
+                (of, next) if next.used == Use::Unmapped => of.bytes + next.bytes,
+                (of, _) => of.bytes,
             };
             for next in fitting {
                 if can_be(next.3) >= can_be(id) {
@@ -235,8 +214,7 @@ impl Model {
                 id = next.3;
             }
         }
-        let bytes = self.block(id).bytes;
-        self.settings.accepts(size, bytes).then_some(())?;
+        self.settings.accepts(size, self.block(id).bytes).then_some(())?;
         self.leave(id);
         Some(id)
     }
@@ -250,73 +228,68 @@ impl Model {
             true => rest >= SMALLEST,
             false => size < self.settings.max_split && rest > SMALL,
         };
-        if !splits {
-            self.block_mut(id).used = Use::Live;
-            return id;
+        if splits {
+            let rest = self.split(id, size, true);
+            self.enter(rest);
         }
-        let rest = self.split(id, size, true);
-        self.block_mut(rest).used = Use::Free;
-        self.enter(rest);
         self.block_mut(id).used = Use::Live;
         id
     }
 
-    /// Cuts a block, which is in no pool, after so many bytes. Returns the rest, which is in none either. One of them gets a new record.
+    /// Cuts a block, which is in no pool, after so many bytes. Returns the rest, which is in none either. One of them gets the new record.
     fn split(&mut self, id: u32, bytes: u64, first_is_new: bool) -> u32 {
         let of = self.block(id);
-        let new = self.new_record();
-        let (address, left) = (of.address + bytes, of.bytes - bytes);
         let rest = self.add(Block {
-            address,
-            bytes: left,
+            address: of.address + bytes,
+            bytes: of.bytes - bytes,
             prev: id,
-            record: if first_is_new { of.record } else { new },
             ..of
         });
-        if of.next != NONE {
-            self.block_mut(of.next).prev = rest;
-        }
+        self.block_mut(of.next).prev = rest;
+        let new = self.block(rest).record;
+        let (first, second) = if first_is_new {
+            (new, of.record)
+        } else {
+            (of.record, new)
+        };
+        self.block_mut(rest).record = second;
         let block = self.block_mut(id);
-        (block.bytes, block.next) = (bytes, rest);
-        if first_is_new {
-            block.record = new;
-        }
+        (block.bytes, block.next, block.record) = (bytes, rest, first);
         rest
     }
 
-    /// Joins a block with neighbours of the same use (`try_merge_blocks`). It must be in no pool.
-    fn join(&mut self, id: u32) {
+    /// Puts a block into a pool, joined with neighbours of the same use (`try_merge_blocks`).
+    fn put(&mut self, id: u32, used: Use) {
+        self.block_mut(id).used = used;
         for is_prev in [true, false] {
             let of = self.block(id);
             let other = if is_prev { of.prev } else { of.next };
-            if other == NONE || self.block(other).used != of.used {
+            let from = self.block(other);
+            if from.used != used {
                 continue;
             }
             self.leave(other);
-            let from = self.block(other);
             let block = self.block_mut(id);
             block.bytes += from.bytes;
-            match is_prev {
-                true => (block.address, block.prev) = (from.address, from.prev),
-                false => block.next = from.next,
-            }
-            let beyond = if is_prev { from.prev } else { from.next };
-            if beyond != NONE {
-                let beyond = self.block_mut(beyond);
-                *(if is_prev { &mut beyond.next } else { &mut beyond.prev }) = id;
+            if is_prev {
+                (block.address, block.prev) = (from.address, from.prev);
+                self.block_mut(from.prev).next = id;
+            } else {
+                block.next = from.next;
+                self.block_mut(from.next).prev = id;
             }
             self.spare.push(other);
         }
+        self.enter(id);
     }
 
     /// Whether the driver gives this much.
     fn driver_gives(&mut self, bytes: u64) -> bool {
-        let gives = self
-            .limit
-            .is_none_or(|limit| self.reserved.saturating_add(bytes) <= limit);
+        let with_it = self.reserved.saturating_add(bytes);
+        let gives = self.limit.is_none_or(|limit| with_it <= limit);
         if gives {
-            self.reserved = self.reserved.saturating_add(bytes);
-            self.peak = self.peak.max(self.reserved);
+            self.reserved = with_it;
+            self.peak = self.peak.max(with_it);
         }
         gives
     }
@@ -328,22 +301,18 @@ impl Model {
         }
         let bytes = self.settings.segment_for(size);
         self.driver_calls += 1;
-        if !self.driver_gives(bytes) {
-            return None;
-        }
+        self.driver_gives(bytes).then_some(())?;
         let known = self.addresses.get_mut(&bytes).and_then(VecDeque::pop_front);
-        let address = known.unwrap_or_else(|| {
-            self.next_address = self.next_address.wrapping_add(bytes);
-            self.next_address.wrapping_sub(bytes)
-        });
-        let record = self.new_record();
+        let address = known.unwrap_or(self.next_address);
+        if known.is_none() {
+            self.next_address = address.wrapping_add(bytes);
+        }
         Some(self.add(Block {
             class,
             is_small,
             address,
             bytes,
-            record,
-            ..SEGMENT
+            ..Block::default()
         }))
     }
 
@@ -354,13 +323,12 @@ impl Model {
     /// `try_allocate_expandable_block`.
     fn grow(&mut self, size: u64, class: u32, is_small: bool) -> Option<u32> {
         let mut id = self.room(size, class, is_small);
-        if self.block(id).used == Use::Unmapped {
-            let most = self.block(id).bytes.min(size);
-            self.map(id, most)?;
-        }
-        while self.block(id).bytes < size {
-            let next = self.block(id).next;
-            let most = self.block(next).bytes.min(size - self.block(id).bytes);
+        while self.block(id).used == Use::Unmapped || self.block(id).bytes < size {
+            let (next, missing) = match self.block(id) {
+                of if of.used == Use::Unmapped => (id, size),
+                of => (of.next, size - of.bytes),
+            };
+            let most = self.block(next).bytes.min(missing);
             self.map(next, most)?;
             id = next;
         }
@@ -370,16 +338,11 @@ impl Model {
 
     /// `find_expandable_block`: the first block of a range of free and unmapped ones with room for a request.
     fn room(&mut self, size: u64, class: u32, is_small: bool) -> u32 {
-        let unmapped = &self.unmapped[usize::from(is_small)];
-        for &(_, _, id) in unmapped.range((class, 0, 0)..(class + 1, 0, 0)) {
+        for &(.., id) in self.unmapped[usize::from(is_small)].range(of_class(class, 0)) {
             let prev = self.block(id).prev;
-            let first = if prev != NONE && self.block(prev).used == Use::Free {
-                prev
-            } else {
-                id
-            };
+            let first = if self.block(prev).used == Use::Free { prev } else { id };
             let (mut at, mut bytes) = (first, 0);
-            while at != NONE && bytes < size && self.block(at).used != Use::Live {
+            while bytes < size && self.block(at).used != Use::Live {
                 bytes += self.block(at).bytes;
                 at = self.block(at).next;
             }
@@ -392,16 +355,14 @@ impl Model {
         let span = (page << 20).max(size.next_multiple_of(page));
         let address = self.next_address.next_multiple_of(span);
         self.next_address = address.wrapping_add(span);
-        let (used, expandable, bytes, record) = (Use::Unmapped, true, span, self.new_record());
         let id = self.add(Block {
             class,
             is_small,
-            expandable,
-            used,
+            expandable: true,
+            used: Use::Unmapped,
             address,
-            bytes,
-            record,
-            ..SEGMENT
+            bytes: span,
+            ..Block::default()
         });
         self.enter(id);
         id
@@ -419,9 +380,7 @@ impl Model {
             let rest = self.split(id, bytes, false);
             self.enter(rest);
         }
-        self.block_mut(id).used = Use::Free;
-        self.join(id);
-        self.enter(id);
+        self.put(id, Use::Free);
         Some(())
     }
 
@@ -431,7 +390,7 @@ impl Model {
         let page = self.page(of.is_small);
         match of.expandable {
             true => of.address.next_multiple_of(page)..(of.address + of.bytes) / page * page,
-            false if of.prev == NONE && of.next == NONE => of.address..of.address + of.bytes,
+            false if (of.prev, of.next) == (0, 0) => of.address..of.address + of.bytes,
             false => 0..0,
         }
     }
@@ -454,19 +413,18 @@ impl Model {
             let after = self.split(id, end - start, false);
             self.enter(after);
         }
-        self.block_mut(id).used = Use::Unmapped;
-        self.join(id);
-        self.enter(id);
+        self.put(id, Use::Unmapped);
         self.reserved -= end - start;
         self.driver_calls += 2 * ((end - start) / self.page(of.is_small));
     }
 
-    /// `release_block`: gives a free segment back.
-    fn release(&mut self, id: u32) {
+    /// `release_block`: gives a free segment back. Returns its size.
+    fn release(&mut self, id: u32) -> u64 {
         self.leave(id);
         self.reserved -= self.block(id).bytes;
         self.driver_calls += 1;
         self.spare.push(id);
+        self.block(id).bytes
     }
 
     /// `release_available_cached_blocks`: gives back blocks that are too large to be split, as many as the request needs.
@@ -476,53 +434,40 @@ impl Model {
             return false;
         }
         let wanted = size.max(max_split);
-        let of_class = |from: u64| (class, from, 0, 0)..(class + 1, 0, 0, 0);
         let free = &self.free[usize::from(is_small)];
-        if let Some(&(.., id)) = free.range(of_class(wanted)).next() {
-            self.release(id);
-            return true;
-        }
+        let (fitting, largest) = (
+            free.range(of_class(class, wanted)),
+            free.range(of_class(class, max_split)),
+        );
+        let ids: Vec<u32> = fitting.take(1).chain(largest.rev()).map(|entry| entry.3).collect();
         let mut released = 0;
-        let largest: Vec<(u64, u32)> = free
-            .range(of_class(max_split))
-            .rev()
-            .map(|entry| (entry.1, entry.3))
-            .collect();
-        for (bytes, id) in largest {
-            if released >= wanted {
-                break;
+        for id in ids {
+            if released < wanted {
+                released += self.release(id);
             }
-            released += bytes;
-            self.release(id);
         }
         released >= wanted
     }
 
     /// `garbage_collect_cached_blocks`: gives back the segments that were unused for longest.
     fn collect_garbage(&mut self) {
-        let Some(limit) = self.limit.filter(|_| self.settings.limits_memory) else {
+        let part = self.settings.collect_above;
+        let Some(limit) = self.limit.filter(|_| self.settings.limits_memory && part > 0.0) else {
             return;
         };
-        let above = (self.settings.collect_above * limit as f64) as u64;
-        let wanted = self.reserved.saturating_sub(above);
+        let wanted = self.reserved.saturating_sub((part * limit as f64) as u64);
         let mut reclaimed = 0;
         while reclaimed < wanted {
-            let whole = |id: &u32| {
-                let block = self.block(*id);
-                !block.expandable && block.prev == NONE && block.next == NONE
-            };
-            let ids: Vec<u32> = self.free[0].iter().map(|entry| entry.3).filter(whole).collect();
-            let age = |id: &u32| self.requests[0] - self.block(*id).freed_at;
-            let total: u64 = ids.iter().map(age).sum();
-            let oldest = |id: &u32| age(id) as f64 >= total as f64 / ids.len() as f64;
-            let old: Vec<u32> = ids.iter().copied().filter(oldest).collect();
+            let is_whole = |block: &Block| !block.expandable && (block.prev, block.next) == (0, 0);
+            let ids = self.free[0].iter().map(|entry| entry.3);
+            let ids: Vec<u32> = ids.filter(|&id| is_whole(&self.block(id))).collect();
+            let age = |id: u32| self.requests[0] - self.block(id).freed_at;
+            let mean = ids.iter().map(|&id| age(id)).sum::<u64>() as f64 / ids.len() as f64;
+            let old: Vec<u32> = ids.into_iter().filter(|&id| age(id) as f64 >= mean).collect();
             if old.is_empty() {
                 return;
             }
-            for id in old {
-                reclaimed += self.block(id).bytes;
-                self.release(id);
-            }
+            reclaimed += old.into_iter().map(|id| self.release(id)).sum::<u64>();
         }
     }
 }

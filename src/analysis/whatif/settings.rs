@@ -1,6 +1,6 @@
 //! The settings of PyTorch's caching allocator that change what it reserves, as `PYTORCH_CUDA_ALLOC_CONF` states them.
 
-use super::model::{OWN_SEGMENT, PAGE, SMALL};
+use super::model::{OWN_SEGMENT, PAGE, SMALL, SMALLEST};
 use super::version::{SPLITS_FROM_A_SEGMENT, Version};
 
 const MIB: u64 = 1 << 20;
@@ -18,6 +18,12 @@ const WITHOUT_EFFECT: [&str; 10] = [
     "graph_capture_record_stream_reuse",
 ];
 
+/// A call that sets others sets these to their defaults.
+const RESET: [&str; 3] = [
+    "max_split_size_mb",
+    "roundup_power2_divisions",
+    "garbage_collection_threshold",
+];
 /// It limits the memory of the process, as `torch.cuda.set_per_process_memory_fraction` does.
 const FRACTION: &str = "per_process_memory_fraction";
 
@@ -65,48 +71,32 @@ impl Settings {
             if !version.knows(key) {
                 return Err(format!("PyTorch {version} does not know {key}"));
             }
-            let number = |value: &str| {
-                value
-                    .parse::<u64>()
-                    .map_err(|_| format!("{key}:{value}: expected a number"))
-            };
-            let part = |value: &str| {
-                let part = value.parse().ok().filter(|part| (0.0..=1.0).contains(part));
-                part.ok_or_else(|| format!("{key}:{value}: expected a part of 1"))
+            let wrong = |expected: &str| format!("{key}:{value}: expected {expected}");
+            let number = || value.parse::<u64>().map_err(|_| wrong("a number"));
+            let part = |is_right: fn(f64) -> bool| {
+                let part = value.parse().ok().filter(|&part| is_right(part));
+                part.ok_or_else(|| wrong("a part of 1"))
             };
             match key {
-                "expandable_segments" => {
-                    settings.expandable = match value {
-                        "True" => true,
-                        "False" => false,
-                        _ => return Err(format!("{key}:{value}: expected True or False")),
-                    }
-                }
-                "max_split_size_mb" => max_split = Some(number(value)?),
-                "max_non_split_rounding_mb" => max_rounding = Some(number(value)?),
-                "large_segment_size_mb" => {
-                    settings.large_segment = number(value)?.saturating_mul(MIB);
-                    if settings.large_segment <= OWN_SEGMENT {
-                        return Err(format!("{key}:{value}: PyTorch takes only 11 and more"));
-                    }
-                }
+                "expandable_segments" if ["True", "False"].contains(&value) => settings.expandable = value == "True",
+                "expandable_segments" => return Err(wrong("True or False")),
+                "max_split_size_mb" => max_split = Some(number()?),
+                "max_non_split_rounding_mb" => max_rounding = Some(number()?),
+                "large_segment_size_mb" => settings.large_segment = number()?.saturating_mul(MIB),
                 "roundup_power2_divisions" => {
                     let power = value.parse().ok().filter(|n: &u64| n.is_power_of_two());
-                    settings.divisions = power
-                        .ok_or_else(|| format!("{key}:{value}: only one power of two for all sizes is modelled"))?;
+                    settings.divisions = power.ok_or_else(|| wrong("one power of two; others are not modelled"))?;
                 }
-                "garbage_collection_threshold" => {
-                    settings.collect_above = part(value)?;
-                    if [0.0, 1.0].contains(&settings.collect_above) {
-                        return Err(format!("{key}:{value}: expected a part of 1"));
-                    }
-                }
-                FRACTION => settings.limits_memory = part(value).map(|_| true)?,
+                "garbage_collection_threshold" => settings.collect_above = part(|part| part > 0.0 && part < 1.0)?,
+                FRACTION => settings.limits_memory = part(|part| (0.0..=1.0).contains(&part)).map(|_| true)?,
                 "backend" if value == "native" => {}
                 "backend" => return Err(format!("backend:{value} is another allocator, which is not modelled")),
                 _ if WITHOUT_EFFECT.contains(&key) => {}
                 _ => return Err(format!("{key} is not known")),
             }
+        }
+        if settings.large_segment <= OWN_SEGMENT {
+            return Err("large_segment_size_mb: PyTorch takes only 11 and more".to_owned());
         }
         let least = settings.large_segment / MIB + u64::from(version < SPLITS_FROM_A_SEGMENT);
         let bytes = |mib: Option<u64>, otherwise: u64| match mib {
@@ -139,7 +129,6 @@ impl Settings {
 
     /// As `DeviceCachingAllocator::round_size`.
     pub fn round(&self, bytes: u64) -> u64 {
-        const SMALLEST: u64 = 512;
         if bytes < SMALLEST {
             return SMALLEST;
         }
@@ -168,11 +157,24 @@ pub fn expandable_text(is_on: bool) -> &'static str {
 
 /// Of these settings, those that do not change how much a request reserves, in the same form.
 pub fn without_effect(text: &str) -> String {
-    let kept = pairs(text).unwrap_or_default().into_iter();
-    let kept = kept.filter(|(key, _)| WITHOUT_EFFECT.contains(key) || *key == FRACTION);
-    kept.map(|(key, value)| format!("{key}:{value}"))
-        .collect::<Vec<_>>()
-        .join(",")
+    only(text, |key| WITHOUT_EFFECT.contains(&key) || key == FRACTION)
+}
+
+/// The settings in effect after the program has set some in its code (`parseArgs`).
+pub fn set_later(before: &str, text: &str) -> String {
+    let set = pairs(text).unwrap_or_default();
+    let kept = only(before, |key| !RESET.contains(&key) && set.iter().all(|of| of.0 != key));
+    if kept.is_empty() {
+        text.to_owned()
+    } else {
+        format!("{kept},{text}")
+    }
+}
+
+fn only(text: &str, is_kept: impl Fn(&str) -> bool) -> String {
+    let kept = pairs(text).unwrap_or_default().into_iter().filter(|of| is_kept(of.0));
+    let kept: Vec<String> = kept.map(|(key, value)| format!("{key}:{value}")).collect();
+    kept.join(",")
 }
 
 /// `key:value` and `key:[a:1,b:2]`, separated by commas.

@@ -1,13 +1,15 @@
 //! What is recorded of the version of PyTorch and of the settings of its allocator.
 
-use super::settings::{Settings, expandable_text};
+use super::settings::{Settings, expandable_text, set_later};
 use super::version::{self, NEWEST, OLDEST, READS_BOTH_VARIABLES, Version};
-use crate::job_variables::{JOB_VARIABLES, States};
+use crate::job_variables::{JOB_VARIABLES, JobVariable, SET_BY_PROGRAM, States};
 use crate::kind::Kind;
 use crate::snapshot::Snapshot;
 
 /// The variable that every version of PyTorch reads.
 pub const VARIABLE: &str = "PYTORCH_CUDA_ALLOC_CONF";
+/// The call by which a program sets others.
+pub const CALL: &str = "torch.cuda.memory._set_allocator_settings";
 /// The variable that newer ones read too.
 const NEW_VARIABLE: &str = "PYTORCH_ALLOC_CONF";
 
@@ -17,27 +19,50 @@ pub fn version_of(snapshot: &Snapshot) -> (Version, Option<String>) {
     match Version::nearest(text) {
         Some((version, true)) => (version, None),
         Some((version, false)) => {
-            let note =
-                format!("the model was compared with PyTorch {OLDEST} to {NEWEST}; {text} is treated as {version}");
-            (version, Some(note))
+            let compared = format!("the model was compared with PyTorch {OLDEST} to {NEWEST}");
+            (version, Some(format!("{compared}; {text} is treated as {version}")))
         }
         None => (NEWEST, None),
     }
 }
 
-/// The variable with the settings of a run, and the settings.
-pub fn settings_of(snapshot: &Snapshot) -> (Option<(&'static str, &str)>, Result<Settings, String>) {
-    let version = version_of(snapshot).0;
-    let is_read = |name| name != NEW_VARIABLE || version >= READS_BOTH_VARIABLES;
-    let mut variables = JOB_VARIABLES
-        .iter()
-        .filter(|row| row.states == States::Allocator && is_read(row.name));
-    let variable = variables
-        .find_map(|row| Some((row.name, snapshot.process.ranks.get(row.name)?.as_str())).filter(|of| !of.1.is_empty()));
-    (
-        variable,
-        Settings::parse(variable.map_or("", |(_, value)| value), version),
-    )
+/// The settings of a run.
+pub struct Stated<'a> {
+    /// The variable that had them, or [`CALL`]; `None`: none were recorded.
+    pub source: Option<&'static str>,
+    pub text: String,
+    /// What they mean, or why they are not understood.
+    pub settings: Result<Settings, String>,
+    /// The program set others before.
+    pub is_changed: bool,
+    /// The value of the variable.
+    of_variable: &'a str,
+}
+
+impl<'a> Stated<'a> {
+    pub fn of(snapshot: &'a Snapshot) -> Stated<'a> {
+        let version = version_of(snapshot).0;
+        let ranks = &snapshot.process.ranks;
+        let is_read = |name| name != NEW_VARIABLE || version >= READS_BOTH_VARIABLES;
+        let is_it = |row: &&JobVariable| row.states == States::Allocator && is_read(row.name);
+        let value = |row: &JobVariable| Some((row.name, ranks.get(row.name)?.as_str()));
+        let mut set = JOB_VARIABLES.iter().filter(is_it).filter_map(value);
+        let (name, of_variable) = set.find(|of| !of.1.is_empty()).unzip();
+        let of_variable = of_variable.unwrap_or_default();
+        // PyTorch reads the variable through the same function.
+        let calls = ranks.get(SET_BY_PROGRAM).into_iter().flat_map(|all| all.split("; "));
+        let calls: Vec<&str> = calls.filter(|text| *text != of_variable).collect();
+        let text = calls
+            .iter()
+            .fold(of_variable.to_owned(), |text, set| set_later(&text, set));
+        Stated {
+            source: calls.first().map(|_| CALL).or(name),
+            settings: Settings::parse(&text, version),
+            text,
+            is_changed: calls.len() > 1,
+            of_variable,
+        }
+    }
 }
 
 fn ever(snapshot: &Snapshot, kind: Kind) -> bool {
@@ -47,19 +72,14 @@ fn ever(snapshot: &Snapshot, kind: Kind) -> bool {
 
 /// That PyTorch does not read a variable with settings.
 pub fn ignored_variable(snapshot: &Snapshot) -> Option<String> {
-    let value = snapshot
-        .process
-        .ranks
-        .get(NEW_VARIABLE)
-        .filter(|value| !value.is_empty())?;
-    let read = settings_of(snapshot).0;
-    let why = match read {
-        Some((name, same)) if name == NEW_VARIABLE || same == value => return None,
-        Some((name, _)) => format!("{name} is set, too"),
-        None => format!(
-            "PyTorch {} reads {VARIABLE}",
-            version::of_process(snapshot).unwrap_or_default()
-        ),
+    let (stated, ranks) = (Stated::of(snapshot), &snapshot.process.ranks);
+    let value = ranks.get(NEW_VARIABLE).filter(|value| !value.is_empty())?;
+    let version = version::of_process(snapshot).unwrap_or_default();
+    let why = match stated.source {
+        Some(NEW_VARIABLE | CALL) => return None,
+        Some(_) if stated.of_variable == value => return None,
+        Some(name) => format!("{name} is set, too"),
+        None => format!("PyTorch {version} reads {VARIABLE}"),
     };
     let is_used = ever(snapshot, Kind::Tensor);
     is_used.then(|| format!("{NEW_VARIABLE}={value} had no effect: {why}"))
@@ -67,14 +87,12 @@ pub fn ignored_variable(snapshot: &Snapshot) -> Option<String> {
 
 /// That PyTorch took its memory in whole segments although the settings say otherwise, or did not read the settings.
 pub fn ignored_setting(snapshot: &Snapshot) -> Option<String> {
-    let (variable, settings) = settings_of(snapshot);
+    let Stated { source, settings, .. } = Stated::of(snapshot);
     let is_used = ever(snapshot, Kind::Tensor) && !ever(snapshot, Kind::Physical);
     let is_ignored = settings.is_ok_and(|settings| settings.expandable) && is_used;
-    let Some((name, _)) = variable.filter(|_| is_ignored) else {
+    let Some(name) = source.filter(|_| is_ignored) else {
         return ignored_variable(snapshot);
     };
-    let text = expandable_text(true);
-    Some(format!(
-        "{text} in {name} had no effect: PyTorch took its memory in whole segments"
-    ))
+    let (text, why) = (expandable_text(true), "PyTorch took its memory in whole segments");
+    Some(format!("{text} in {name} had no effect: {why}"))
 }

@@ -4,6 +4,8 @@ use crate::sample::{MIB, Sample};
 use crate::snapshot::{Failed, Mark};
 use crate::timeline::{Event, Op, Site};
 
+mod recorded;
+
 /// Sites of a log: segments, blocks, blocks of an arena of the program; memory of GPU 1.
 const SEGMENT: u32 = 0;
 const BLOCK: u32 = 1;
@@ -244,7 +246,7 @@ fn segments_given_back_by_the_program_are_given_back_under_each_setting() {
         .segment(B, 80)
         .block(B, 80)
         .on_device(&process(), &Question::default());
-    assert_eq!((found.error_bytes, found.recorded_peak_bytes), (0, 80 * MIB));
+    assert_eq!((found.error_bytes, found.of.recorded_peak_bytes), (0, 80 * MIB));
     let all = &found.predictions;
     assert!(all.iter().all(|of| of.peak_reserved_bytes == 80 * MIB), "{all:#?}");
     assert!(found.recommended.is_empty());
@@ -309,20 +311,17 @@ fn memory_of_an_arena_of_the_program_is_no_segment() {
         .block(B, 2)
         .on_device(&process(), &Question::default());
     assert_eq!(
-        (found.recorded_peak_bytes, found.error_bytes, found.no_advice),
+        (found.of.recorded_peak_bytes, found.error_bytes, found.no_advice),
         (20 * MIB, 0, None)
     );
 }
 
 #[test]
-fn requests_after_a_segment_is_gone_with_its_blocks_are_left_out_and_counted() {
+fn requests_after_a_segment_is_gone_with_its_blocks_are_left_out() {
     let log = Log::default().segment(A, 20).block(A, 2).give_back(A, 20);
     let found = log.segment(B, 20).block(B, 4).block(B + 4 * MIB, 4);
     let found = found.on_device(&process(), &Question::default());
-    assert_eq!(
-        (found.allocations, found.cut_off_ns, found.cut_off_allocations),
-        (1, Some(3000), 2)
-    );
+    assert_eq!((found.of.allocations, found.of.cut_off_ns), (1, Some(3000)));
 }
 
 #[test]
@@ -349,7 +348,10 @@ fn what_the_driver_gives_beside_segments_is_known_at_each_time_even_without_a_de
     let (stacks, question) = (CallStacks::of(&snapshot), Question::default());
     let whatif = WhatIf::of(&snapshot, &Allocations::default(), &timeline, &stacks, &question);
     let found = whatif.expect("a whole log").devices.remove(0);
-    assert_eq!((found.other_peak_bytes, found.other_is_complete), (100 * MIB, true));
+    assert_eq!(
+        (found.of.other_peak_bytes, found.of.other_is_complete),
+        (100 * MIB, true)
+    );
 }
 
 #[test]
@@ -368,7 +370,10 @@ fn a_device_needs_room_for_the_segments_and_everything_else_at_each_time() {
             ..Question::default()
         };
         let found = log().on_device(&snapshot, &question);
-        assert_eq!((found.other_peak_bytes, found.other_is_complete), (100 * MIB, false));
+        assert_eq!(
+            (found.of.other_peak_bytes, found.of.other_is_complete),
+            (100 * MIB, false)
+        );
         found.predictions[0].fits_device
     };
     assert_eq!((fits(120), fits(119)), (Some(true), Some(false)));
@@ -391,6 +396,8 @@ fn a_request_that_failed_fits_where_free_memory_is_in_one_range() {
         log = log.free(A + nth * 0x1000_0000 + 10 * MIB, 30);
     }
     let mut snapshot = process();
+    // The driver's call that failed, and then the request.
+    snapshot.failed.push(failed(Kind::Device, 60, 30));
     snapshot.failed.push(failed(Kind::Tensor, 60, 30));
     let question = Question {
         failed_request: true,
@@ -512,7 +519,7 @@ fn weights_placed_in_segments_of_temporary_copies_get_a_setting_that_avoids_it()
     let found = log.on_device(&process(), &Question::default());
     assert_eq!((found.error_bytes, &found.no_advice), (0, &None));
     // 260 MiB of each segment are too small for anything.
-    assert_eq!(found.recorded_peak_bytes / MIB, LAYERS * (530 + 270 + 260));
+    assert_eq!(found.of.recorded_peak_bytes / MIB, LAYERS * (530 + 270 + 260));
     assert_eq!(peak(&found, "max_split_size_mb:32"), Some(LAYERS * (530 + 270) + 530));
     // As vLLM does since then. The 260 MiB are as useless in an expandable segment.
     let best = &found.predictions[found.recommended[0]].label;

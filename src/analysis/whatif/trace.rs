@@ -9,35 +9,47 @@
 //! The log has the address of each block, so the free ranges of each segment at any time are known. It has no streams. Blocks
 //! of two streams, or of a private pool and another one, never lie in one segment, and a segment that did not serve a request for
 //! which it had room is not of the segment's stream that did. So segments get classes such that no two with such a conflict have
-//! the same, and those in which the blocks of one line lie do, if the line has no conflict. Which conflicts are real (a block that waits for another stream looks like one) is found by what reproduces the
-//! recorded memory best.
+//! the same, and those in which the blocks of one line lie do, if the line has no conflict. Which conflicts are real (a block that
+//! waits for another stream looks like one) is found by what reproduces the recorded memory best. Segments that were taken while a
+//! graph was captured have classes of their own.
+//!
+//! Blocks that lie in no segment are left out: they are of a `MemPool` with an allocator of its own, such as NCCL's.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::mem::take;
+use std::ops::Range;
 
 use foldhash::{HashMap, HashSet};
+use serde::Serialize;
 
+use super::layout::Layout;
 use super::model::{PAGE, SMALL, SMALLEST};
 use super::settings::Settings;
 use crate::analysis::site::CallStacks;
+use crate::format::ADDRESS;
 use crate::kind::{Kind, Place};
 use crate::reader::progress::{Progress, Unit};
 use crate::snapshot::{Allocations, Failed, Snapshot};
-use crate::timeline::lives::{Life, Lives};
-use crate::timeline::{Op, Timeline};
+use crate::timeline::lives::{Change, Life, Lives};
+use crate::timeline::{Op, Site, Timeline};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request {
+    /// The number of the life.
+    pub block: u32,
+    pub bytes: u64,
+    /// The recorded segment that it lies in.
+    pub segment: u32,
+    /// It fills a free range, so it may have been up to 1 MiB smaller.
+    pub is_whole: bool,
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// `block`: the number of the life. `segment`: the recorded segment that it lies in. `is_whole`: it fills a free range, so
-    /// its request may have been up to 1 MiB smaller.
-    Allocate {
-        block: u32,
-        bytes: u64,
-        segment: u32,
-        is_whole: bool,
-    },
-    Free {
-        block: u32,
-    },
+    Allocate(Request),
+    /// Of the block with this number.
+    Free(u32),
     /// The allocator gave segments back. `by_force`: because the driver had no more.
     Release {
         by_force: bool,
@@ -45,9 +57,7 @@ pub enum Step {
     /// The program set a mark: an index into [`Trace::marks`].
     Mark(usize),
     /// The last request to the allocator that failed for lack of memory.
-    Failed {
-        bytes: u64,
-    },
+    Failed(u64),
     /// What the process has on the device beside the allocator's segments, from here on.
     OtherMemory(u64),
 }
@@ -62,20 +72,38 @@ pub enum Conflicts {
     All,
 }
 
+/// What is recorded of PyTorch's allocator on a device.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Recorded {
+    pub allocations: u64,
+    /// Blocks in memory of another allocator (a `MemPool`, such as NCCL's), which are not replayed.
+    pub elsewhere: u64,
+    pub recorded_peak_bytes: u64,
+    pub recorded_end_bytes: u64,
+    /// What comes after this time is not replayed: a segment was freed while blocks in it were live.
+    pub cut_off_ns: Option<u64>,
+    /// No allocator reserves less: the most bytes in live blocks.
+    pub peak_live_bytes: u64,
+    /// What a plan in one range of memory needs that knows when each block is freed.
+    pub planned_bytes: u64,
+    /// The most that the process had on the device at any time beside PyTorch's segments.
+    pub other_peak_bytes: u64,
+    /// What the driver takes for itself (contexts, libraries) is in it.
+    pub other_is_complete: bool,
+    /// The last request that failed did so although the driver refused nothing: the program limits its memory.
+    pub limited_by_program: bool,
+}
+
 #[derive(Debug, Clone, Default)]
 pub struct Trace {
+    pub of: Recorded,
     /// Each step, and the bytes that the allocator had reserved after it.
     pub steps: Vec<(Step, u64)>,
     pub marks: Vec<String>,
     /// Addresses of segments, by size, in the order in which they were taken.
     pub addresses: HashMap<u64, VecDeque<u64>>,
     pub expandable: bool,
-    pub peak_reserved: u64,
-    pub end_reserved: u64,
-    pub peak_live: u64,
-    /// The most pages of 2 MiB that the live blocks of each pool would fill.
-    pub peak_pages: u64,
-    pub allocations: u64,
     /// Segments that were idle when a request for which they have room got new memory, and since then: their addresses.
     pub passed_over: HashSet<u64>,
     /// Sizes of blocks that were cut from larger free ranges: what such a block has is what was requested.
@@ -84,18 +112,17 @@ pub struct Trace {
     pub failed_bytes: Option<u64>,
     /// The driver had no more memory, and the cache was given back.
     pub was_forced: bool,
-    /// The most that the process had beside the segments, and whether what the driver takes for itself is in it.
-    pub peak_other: u64,
-    pub other_is_known: bool,
-    /// From this time on, so many requests are left out: a segment was freed while blocks in it were live.
-    pub cut_off: Option<(u64, u64)>,
     /// Segments, or of expandable ones the ranges of addresses of the pool that has more of them.
     pub segments: u32,
+    /// Those that were taken while a graph was captured.
+    pub of_graphs: BTreeSet<u32>,
+    /// The segments that the blocks of each site lay in, with the stack of the site.
+    pub sites: BTreeMap<(u32, Option<usize>), BTreeSet<u32>>,
     conflicts: BTreeSet<(u32, u32, Conflicts)>,
-    /// The segments that the blocks of each line lay in.
-    segments_of_sites: Vec<BTreeSet<u32>>,
 }
 
+/// The largest blocks, which are planned.
+const PLANNED: usize = 5000;
 /// Other segments that are compared with the one that served a request.
 const COMPARED: usize = 16;
 
@@ -110,88 +137,7 @@ enum Role {
     Pages,
     /// Addresses of one.
     Addresses,
-}
-
-struct Segment {
-    end: u64,
-    number: u32,
-    is_small: bool,
-    is_fresh: bool,
-    live: u64,
-}
-
-/// The free ranges of segments at a time.
-#[derive(Default)]
-struct Layout {
-    segments: BTreeMap<u64, Segment>,
-    /// Free ranges: their ends.
-    runs: BTreeMap<u64, u64>,
-    /// The same by pool and size.
-    by_size: [BTreeSet<(u64, u64)>; 2],
-}
-
-impl Layout {
-    fn segment(&mut self, address: u64) -> Option<(u64, &mut Segment)> {
-        let (&start, segment) = self.segments.range_mut(..=address).next_back()?;
-        (address < segment.end).then_some((start, segment))
-    }
-
-    fn add_run(&mut self, is_small: bool, start: u64, end: u64) {
-        if start < end {
-            self.runs.insert(start, end);
-            self.by_size[usize::from(is_small)].insert((end - start, start));
-        }
-    }
-
-    fn remove_run(&mut self, is_small: bool, start: u64) -> Option<u64> {
-        let end = self.runs.remove(&start)?;
-        self.by_size[usize::from(is_small)].remove(&(end - start, start));
-        Some(end)
-    }
-
-    /// Takes a block out of its free range. Returns the number of its segment, and whether the segment was new; and the size of the
-    /// range.
-    fn allocate(&mut self, address: u64, bytes: u64) -> Option<(u32, bool, u64)> {
-        let (_, segment) = self.segment(address)?;
-        let (number, is_small, was_fresh) = (segment.number, segment.is_small, segment.is_fresh);
-        (segment.is_fresh, segment.live) = (false, segment.live + 1);
-        let run = self
-            .runs
-            .range(..=address)
-            .next_back()
-            .filter(|&(_, &end)| address < end);
-        let Some((&start, &end)) = run else {
-            return Some((number, was_fresh, 0));
-        };
-        self.remove_run(is_small, start);
-        self.add_run(is_small, start, address);
-        self.add_run(is_small, address.saturating_add(bytes), end);
-        Some((number, was_fresh, end - start))
-    }
-
-    fn free(&mut self, address: u64, bytes: u64) {
-        let Some((first, segment)) = self.segment(address) else {
-            return;
-        };
-        segment.live = segment.live.saturating_sub(1);
-        let (is_small, last) = (segment.is_small, segment.end);
-        let (mut start, mut end) = (address, address.saturating_add(bytes).min(last));
-        let before = self
-            .runs
-            .range(..address)
-            .next_back()
-            .map(|(&start, &end)| (start, end));
-        if let Some((before, _)) = before.filter(|&(before, until)| until == address && before >= first) {
-            self.remove_run(is_small, before);
-            start = before;
-        }
-        if end < last
-            && let Some(after) = self.remove_run(is_small, end)
-        {
-            end = after;
-        }
-        self.add_run(is_small, start, end);
-    }
+    OtherAddresses,
 }
 
 impl Trace {
@@ -219,21 +165,23 @@ impl Trace {
         }
         let lives = Lives::of(&timeline.memory, timeline.since_ns, last);
         let only = (snapshot.devices.len() == 1).then_some(0);
-        let role = |site: &crate::timeline::Site| match (site.kind, stacks.get(site.stack).allocator) {
-            (Kind::Tensor, _) => Some(Role::Block),
-            (Kind::Device, Some("PyTorch")) => Some(Role::Segment),
-            (Kind::Device, None) => Some(Role::Unknown),
-            (Kind::Physical, Some("PyTorch")) => Some(Role::Pages),
-            (Kind::Reserved, Some("PyTorch")) => Some(Role::Addresses),
-            _ => None,
+        let role = |site: &Site| {
+            let of = stacks.get(site.stack);
+            // Memory of NCCL for a `MemPool` is no segment.
+            match (site.kind, of.allocator.filter(|_| of.library.is_none())) {
+                (Kind::Tensor, _) => Some(Role::Block),
+                (Kind::Device, Some("PyTorch")) => Some(Role::Segment),
+                (Kind::Device, None) => Some(Role::Unknown),
+                (Kind::Physical, Some("PyTorch")) => Some(Role::Pages),
+                (Kind::Reserved, Some("PyTorch")) => Some(Role::Addresses),
+                (Kind::Reserved, _) => Some(Role::OtherAddresses),
+                _ => None,
+            }
         };
         let roles: Vec<Option<Role>> = lives.sites.iter().map(role).collect();
-        let failed = |device| {
-            let of_device = snapshot
-                .failed
-                .iter()
-                .filter(move |failed| failed.device == Some(device));
-            of_device.filter(|failed| failed.error == OUT_OF_MEMORY)
+        let failed = |device, is_tensor: bool| {
+            let all = snapshot.failed.iter().filter(move |of| of.device == Some(device));
+            all.filter(move |of| of.error == OUT_OF_MEMORY && (of.kind == Kind::Tensor) == is_tensor)
         };
         let is_ours = |failed: &&Failed| stacks.get(failed.stack).allocator.is_none_or(|name| name == "PyTorch");
         // Without the requests of the driver to the kernel, what the program itself requested.
@@ -242,17 +190,9 @@ impl Trace {
         let has_given = given.len() > 0 && snapshot.losses.lost_segments == 0;
         let builder = |device| Builder {
             own: own.clone(),
-            failed_calls: failed(device)
-                .filter(|of| of.kind != Kind::Tensor)
-                .filter(is_ours)
-                .collect(),
-            failed_request: failed(device)
-                .filter(|of| of.kind == Kind::Tensor)
-                .max_by_key(|of| of.last_ns),
-            trace: Trace {
-                other_is_known: has_given,
-                ..Trace::default()
-            },
+            of_graphs: of_graphs(last).collect(),
+            failed_calls: failed(device, false).filter(is_ours).collect(),
+            failed_request: failed(device, true).max_by_key(|of| of.last_ns),
             ..Builder::default()
         };
         let mut builders: Vec<Builder> = (0..snapshot.devices.len()).map(builder).collect();
@@ -278,97 +218,119 @@ impl Trace {
                 }
             }
             let site = &lives.sites[life.site as usize];
-            let (number, is_free) = (change.life().unwrap_or_default() as u32, change.is_free());
             let role = roles[life.site as usize];
             // The device of addresses is not always known.
             let devices = match site.device.or(only) {
                 Some(device) => device..device + 1,
-                None if role == Some(Role::Addresses) => 0..builders.len(),
+                None if site.kind == Kind::Reserved => 0..builders.len(),
                 None => continue,
             };
             for builder in &mut builders[devices] {
                 if !has_given && site.kind.place() == Place::Device {
-                    builder.given(life.bytes, is_free);
+                    builder.given(life.bytes, change.is_free());
                 }
                 if let Some(role) = role {
-                    builder.event(role, is_free, number, life, time_ns);
+                    builder.event(role, change, life, site.stack, time_ns);
                 }
             }
         }
-        Ok(builders.into_iter().map(Builder::finish).collect())
+        Ok(builders.into_iter().map(|builder| builder.finish(has_given)).collect())
     }
 
-    /// The class of each segment.
+    /// The class of each segment, from 0 on. Those of graphs come last.
     pub fn classes(&self, by: Conflicts) -> Vec<u32> {
         // Each reserved range of addresses is of one class.
         if self.expandable {
             return (0..self.segments).collect();
         }
-        let mut groups = Groups::new(self.segments as usize);
+        let mut conflicts = vec![BTreeSet::new(); self.segments as usize];
         for &(a, b, _) in self.conflicts.iter().filter(|conflict| conflict.2 <= by) {
-            groups.conflicts[a as usize].insert(b);
-            groups.conflicts[b as usize].insert(a);
+            conflicts[a as usize].insert(b);
+            conflicts[b as usize].insert(a);
         }
         // A line whose blocks never lie in two segments with a conflict runs on one stream.
         let is_of_one = |segments: &&BTreeSet<u32>| {
             let mut all = segments.iter();
-            all.all(|&segment| segments.is_disjoint(&groups.conflicts[segment as usize]))
+            all.all(|&segment| segments.is_disjoint(&conflicts[segment as usize]))
         };
-        let lines: Vec<&BTreeSet<u32>> = self.segments_of_sites.iter().filter(is_of_one).collect();
-        for segments in lines {
-            let pairs = segments.iter().zip(segments.iter().skip(1));
-            pairs.for_each(|(&a, &b)| groups.join(a, b));
+        let lines: Vec<&BTreeSet<u32>> = self.sites.values().filter(is_of_one).collect();
+        // The first segment stands for its group, and has the conflicts of all.
+        let mut first: Vec<u32> = (0..self.segments).collect();
+        let find = |first: &[u32], mut of: u32| {
+            while first[of as usize] != of {
+                of = first[of as usize];
+            }
+            of
+        };
+        let is_of_graph = |segment: u32| self.of_graphs.contains(&segment);
+        for (&a, &b) in lines.iter().flat_map(|of| of.iter().zip(of.iter().skip(1))) {
+            let (a, b) = (find(&first, a), find(&first, b));
+            let (a, b) = (a.min(b), a.max(b));
+            let is_apart = conflicts[a as usize].iter().any(|&other| find(&first, other) == b);
+            if a != b && !is_apart && is_of_graph(a) == is_of_graph(b) {
+                first[b as usize] = a;
+                let more = take(&mut conflicts[b as usize]);
+                conflicts[a as usize].extend(more);
+            }
         }
-        groups.classes()
-    }
-}
-
-/// Segments that have the same class, as far as it is known. The first segment stands for its group.
-struct Groups {
-    first: Vec<u32>,
-    /// By the first segment of a group, the segments of other classes.
-    conflicts: Vec<BTreeSet<u32>>,
-}
-
-impl Groups {
-    fn new(segments: usize) -> Groups {
-        Groups {
-            first: (0..segments as u32).collect(),
-            conflicts: vec![BTreeSet::new(); segments],
-        }
-    }
-
-    fn first(&self, mut segment: u32) -> u32 {
-        while self.first[segment as usize] != segment {
-            segment = self.first[segment as usize];
-        }
-        segment
-    }
-
-    /// Joins the groups of two segments unless there is a conflict between them.
-    fn join(&mut self, a: u32, b: u32) {
-        let (a, b) = (self.first(a), self.first(b));
-        let (a, b) = (a.min(b), a.max(b));
-        if a == b || self.conflicts[a as usize].iter().any(|&other| self.first(other) == b) {
-            return;
-        }
-        self.first[b as usize] = a;
-        let conflicts = std::mem::take(&mut self.conflicts[b as usize]);
-        self.conflicts[a as usize].extend(conflicts);
-    }
-
-    /// Each group has the lowest class that none of its conflicts has.
-    fn classes(&self) -> Vec<u32> {
-        let mut classes: Vec<Option<u32>> = vec![None; self.first.len()];
-        for segment in 0..self.first.len() as u32 {
-            let first = self.first(segment);
-            let taken = self.conflicts[first as usize].iter();
-            let taken: BTreeSet<u32> = taken.filter_map(|&other| classes[self.first(other) as usize]).collect();
-            let class = classes[first as usize].or_else(|| (0..).find(|class| !taken.contains(class)));
-            classes[segment as usize] = class;
+        // Each group has the lowest class that none of its conflicts has.
+        let (mut classes, mut count) = (vec![None; self.segments as usize], 0);
+        for of_graphs in [false, true] {
+            let lowest = count;
+            for segment in (0..self.segments).filter(|&segment| is_of_graph(segment) == of_graphs) {
+                let group = find(&first, segment) as usize;
+                let others = conflicts[group].iter();
+                let taken: BTreeSet<u32> = others
+                    .filter_map(|&other| classes[find(&first, other) as usize])
+                    .collect();
+                let class = classes[group].or_else(|| (lowest..).find(|class| !taken.contains(class)));
+                classes[segment as usize] = class;
+                count = count.max(class.unwrap_or_default() + 1);
+            }
         }
         classes.into_iter().map(Option::unwrap_or_default).collect()
     }
+}
+
+/// Addresses of segments that were taken while a graph was captured and are still there: they are of the private pools of graphs.
+pub fn of_graphs(last: &Allocations) -> impl Iterator<Item = u64> {
+    let devices = last.iter().filter(|row| row.kind == Kind::Device);
+    let captured = devices.filter(|row| row.call.pool.is_some());
+    captured.map(|row| row.address & ADDRESS)
+}
+
+/// What a plan needs that knows when each block is freed: the largest blocks first, each at the lowest address that is free all its
+/// life. Blocks that are not among the largest ones fill gaps.
+fn planned(steps: &[(Step, u64)]) -> u64 {
+    let (mut lives, mut numbers) = (Vec::new(), HashMap::default());
+    for (nth, &(step, _)) in steps.iter().enumerate() {
+        if let Step::Allocate(of) = step {
+            numbers.insert(of.block, lives.len());
+            lives.push((of.bytes, nth..steps.len()));
+        } else if let Step::Free(block) = step
+            && let Some(&life) = numbers.get(&block)
+        {
+            lives[life].1.end = nth;
+        }
+    }
+    lives.sort_by_key(|of| Reverse(of.0));
+    lives.truncate(PLANNED);
+    let mut placed: Vec<(Range<u64>, Range<usize>)> = Vec::new();
+    for (bytes, life) in lives {
+        let mut at = 0;
+        for (of, _) in placed
+            .iter()
+            .filter(|of| of.1.start < life.end && life.start < of.1.end)
+        {
+            if of.start >= at + bytes {
+                break;
+            }
+            at = at.max(of.end);
+        }
+        let place = placed.partition_point(|of| of.0.start < at);
+        placed.insert(place, (at..at + bytes, life));
+    }
+    placed.iter().map(|of| of.0.end).max().unwrap_or(0)
 }
 
 const OUT_OF_MEMORY: i32 = 2;
@@ -380,36 +342,36 @@ struct Builder<'a> {
     layout: Layout,
     /// Memory in which no tensor lay yet.
     unknown: BTreeMap<u64, Life>,
-    /// Starts of the address ranges of expandable segments, with their classes once a block lay in them.
-    ranges: BTreeMap<u64, Option<u32>>,
+    /// Addresses of segments of graphs that are still there.
+    of_graphs: HashSet<u64>,
+    /// Starts of address ranges: whether they are of expandable segments, and their classes once a block lay in them.
+    ranges: BTreeMap<u64, (bool, Option<u32>)>,
     /// Classes of ranges of the large and the small pool.
     classes: [u32; 2],
     reserved: u64,
     live: u64,
-    /// Live bytes of the large and the small pool.
-    live_of: [u64; 2],
+    /// Blocks that lie in no segment.
+    elsewhere: HashSet<u32>,
     /// Requests of the allocator to the driver that failed.
     failed_calls: Vec<&'a Failed>,
     failed_request: Option<&'a Failed>,
     /// The time of the last block that was allocated or freed.
     last_ns: u64,
-    /// What the process has from the driver; since the last block, the most of it beside the segments, and whether these changed.
+    /// What the process has from the driver, and since the last block, the most of it beside the segments.
     given: u64,
     other: u64,
-    segments_changed: bool,
     /// Of the last step that has it.
     noted: u64,
 }
 
 impl Builder<'_> {
     fn step(&mut self, step: Step) {
-        self.trace.steps.push((step, self.reserved));
+        if self.trace.of.cut_off_ns.is_none() {
+            self.trace.steps.push((step, self.reserved));
+        }
     }
 
     fn mark(&mut self, name: &str) {
-        if self.trace.cut_off.is_some() {
-            return;
-        }
         let known = self.trace.marks.iter().position(|known| known == name);
         let mark = known.unwrap_or_else(|| {
             self.trace.marks.push(name.to_owned());
@@ -419,8 +381,10 @@ impl Builder<'_> {
     }
 
     fn fail(&mut self, failed: &Failed) {
+        let span = self.last_ns..=failed.last_ns;
+        self.trace.of.limited_by_program = !self.failed_calls.iter().any(|of| span.contains(&of.last_ns));
         self.trace.failed_bytes = Some(failed.bytes);
-        self.step(Step::Failed { bytes: failed.bytes });
+        self.step(Step::Failed(failed.bytes));
     }
 
     fn given(&mut self, bytes: u64, is_free: bool) {
@@ -431,24 +395,28 @@ impl Builder<'_> {
         self.other = self.other.max(self.given.saturating_sub(self.reserved));
     }
 
-    fn event(&mut self, role: Role, is_free: bool, number: u32, life: &Life, time_ns: u64) {
-        if let Some((_, left_out)) = &mut self.trace.cut_off {
-            *left_out += u64::from(role == Role::Block && !is_free);
+    fn event(&mut self, role: Role, change: Change, life: &Life, stack: Option<usize>, time_ns: u64) {
+        let is_free = change.is_free();
+        if self.trace.of.cut_off_ns.is_some() {
             return;
         }
         if let Some(failed) = self.failed_request.take_if(|failed| failed.last_ns < time_ns) {
             self.fail(failed);
         }
+        let block = change.life().unwrap_or_default() as u32;
         match (role, is_free) {
-            (Role::Block, _) => self.block(number, life, is_free),
+            (Role::Block, false) => self.allocate(block, life, stack),
+            (Role::Block, true) => self.free(block, life),
             (Role::Segment, false) => self.add_segment(life, time_ns),
             (Role::Unknown, false) => drop(self.unknown.insert(life.address, *life)),
             (Role::Unknown, true) if self.unknown.remove(&life.address).is_some() => {}
             (Role::Segment | Role::Unknown, true) => self.remove_segment(life, time_ns),
             (Role::Pages, false) => self.reserve(life.bytes, time_ns),
             (Role::Pages, true) => self.release(life.bytes, time_ns),
-            (Role::Addresses, false) => drop(self.ranges.insert(life.address, None)),
-            (Role::Addresses, true) => {}
+            (Role::Addresses | Role::OtherAddresses, false) => {
+                self.ranges.insert(life.address, (role == Role::Addresses, None));
+            }
+            (Role::Addresses | Role::OtherAddresses, true) => {}
         }
         self.trace.expandable |= role == Role::Pages;
         if role == Role::Block {
@@ -456,41 +424,28 @@ impl Builder<'_> {
         }
     }
 
-    /// Notes what the process has besides. The driver's events and those of segments alternate, so while the latter change, only
-    /// the end counts.
+    /// Notes what the process has besides.
     fn note_other(&mut self) {
         let now = self.given.saturating_sub(self.reserved);
-        let most = if self.segments_changed {
-            now
-        } else {
-            self.other.max(now)
-        };
+        let most = self.other.max(now);
         if most != self.noted {
             self.step(Step::OtherMemory(most));
         }
-        self.trace.peak_other = self.trace.peak_other.max(most);
-        (self.noted, self.other, self.segments_changed) = (most, now, false);
+        (self.noted, self.other) = (most, now);
+        let of = &mut self.trace.of;
+        of.other_peak_bytes = of.other_peak_bytes.max(most);
     }
 
     fn add_segment(&mut self, life: &Life, time_ns: u64) {
         let number = self.trace.segments;
         self.trace.segments += 1;
-        self.trace
-            .addresses
-            .entry(life.bytes)
-            .or_default()
-            .push_back(life.address);
-        let is_small = life.bytes == PAGE;
+        let of_size = self.trace.addresses.entry(life.bytes).or_default();
+        of_size.push_back(life.address);
+        if life.row().is_some() && self.of_graphs.contains(&life.address) {
+            self.trace.of_graphs.insert(number);
+        }
         let end = life.address.saturating_add(life.bytes);
-        let segment = Segment {
-            end,
-            number,
-            is_small,
-            is_fresh: true,
-            live: 0,
-        };
-        self.layout.segments.insert(life.address, segment);
-        self.layout.add_run(is_small, life.address, end);
+        self.layout.add_segment(life.address, end, number, life.bytes == PAGE);
         self.reserve(life.bytes, time_ns);
     }
 
@@ -503,15 +458,16 @@ impl Builder<'_> {
         {
             (*by_force, self.trace.was_forced) = (true, true);
         }
-        self.reserved += bytes;
-        self.segments_changed = true;
-        self.trace.peak_reserved = self.trace.peak_reserved.max(self.reserved);
+        // The driver's events and those of segments alternate, so only what is there afterwards counts.
+        (self.reserved, self.other) = (self.reserved + bytes, 0);
+        let of = &mut self.trace.of;
+        of.recorded_peak_bytes = of.recorded_peak_bytes.max(self.reserved);
     }
 
     fn remove_segment(&mut self, life: &Life, time_ns: u64) {
         if let Some(segment) = self.layout.segments.remove(&life.address) {
             if segment.live > 0 {
-                self.trace.cut_off = Some((time_ns, 0));
+                self.trace.of.cut_off_ns = Some(time_ns);
                 return;
             }
             self.layout.remove_run(segment.is_small, life.address);
@@ -521,8 +477,7 @@ impl Builder<'_> {
     }
 
     fn release(&mut self, bytes: u64, time_ns: u64) {
-        self.reserved = self.reserved.saturating_sub(bytes);
-        self.segments_changed = true;
+        (self.reserved, self.other) = (self.reserved.saturating_sub(bytes), 0);
         if let Some((Step::Release { .. }, reserved)) = self.trace.steps.last_mut() {
             *reserved = self.reserved;
             return;
@@ -535,23 +490,26 @@ impl Builder<'_> {
         self.step(Step::Release { by_force });
     }
 
-    fn block(&mut self, block: u32, life: &Life, is_free: bool) {
-        let (address, bytes) = (life.address, life.bytes);
-        if is_free {
-            self.note_other();
-            self.layout.free(address, bytes);
-            self.count(bytes, true);
-            return self.step(Step::Free { block });
+    fn free(&mut self, block: u32, life: &Life) {
+        if self.elsewhere.contains(&block) {
+            return;
         }
+        self.note_other();
+        self.layout.free(life.address, life.bytes);
+        self.live = self.live.saturating_sub(life.bytes);
+        self.step(Step::Free(block));
+    }
+
+    fn allocate(&mut self, block: u32, life: &Life, stack: Option<usize>) {
+        let (address, bytes) = (life.address, life.bytes);
         let around = self.unknown.range(..=address).next_back();
         if let Some((&start, &life)) = around.filter(|(_, of)| address - of.address < of.bytes) {
             self.unknown.remove(&start);
             self.add_segment(&life, self.last_ns);
         }
         self.note_other();
-        let placed = self.layout.allocate(address, bytes);
         let (mut requested, mut is_whole) = (bytes, false);
-        let segment = match placed {
+        let segment = match self.layout.allocate(address, bytes) {
             Some((segment, is_new, run)) => {
                 // A block of just this size that got new memory, although one that may serve it was free, was requested smaller.
                 is_whole = bytes >= run;
@@ -569,33 +527,37 @@ impl Builder<'_> {
                 }
                 segment
             }
-            None => self.class_of_range(address, bytes),
+            None => match self.class_of_range(address, bytes) {
+                Some(class) => class,
+                None => {
+                    self.elsewhere.insert(block);
+                    return;
+                }
+            },
         };
         self.trace.segments = self.trace.segments.max(segment + 1);
-        let site = life.site as usize;
-        let known = self.trace.segments_of_sites.len().max(site + 1);
-        self.trace.segments_of_sites.resize_with(known, BTreeSet::new);
-        self.trace.segments_of_sites[site].insert(segment);
-        self.trace.allocations += 1;
-        self.count(bytes, false);
-        self.step(Step::Allocate {
+        self.trace.sites.entry((life.site, stack)).or_default().insert(segment);
+        self.live += bytes;
+        let of = &mut self.trace.of;
+        (of.allocations, of.peak_live_bytes) = (of.allocations + 1, of.peak_live_bytes.max(self.live));
+        let bytes = requested;
+        self.step(Step::Allocate(Request {
             block,
-            bytes: requested,
+            bytes,
             segment,
             is_whole,
-        });
+        }));
     }
 
     /// Of several ranges that begin before a block, the nearest one.
-    fn class_of_range(&mut self, address: u64, bytes: u64) -> u32 {
-        let Some((_, class)) = self.ranges.range_mut(..=address).next_back() else {
-            return 0;
-        };
+    fn class_of_range(&mut self, address: u64, bytes: u64) -> Option<u32> {
+        let (_, (is_ours, class)) = self.ranges.range_mut(..=address).next_back()?;
+        is_ours.then_some(())?;
         let next = &mut self.classes[usize::from(bytes <= SMALL)];
-        *class.get_or_insert_with(|| {
+        Some(*class.get_or_insert_with(|| {
             *next += 1;
             *next - 1
-        })
+        }))
     }
 
     /// Notes the segments that would have served a request better than the one that did, had they been of its class.
@@ -607,7 +569,8 @@ impl Builder<'_> {
             let Some((&first, other)) = self.layout.segments.range(..=start).next_back() else {
                 continue;
             };
-            if other.number == segment || !self.own.accepts(bytes, length) {
+            let are_apart = self.trace.of_graphs.contains(&segment) != self.trace.of_graphs.contains(&other.number);
+            if other.number == segment || are_apart || !self.own.accepts(bytes, length) {
                 continue;
             }
             self.trace.conflicts.insert((segment, other.number, by));
@@ -617,22 +580,14 @@ impl Builder<'_> {
         }
     }
 
-    fn count(&mut self, bytes: u64, is_free: bool) {
-        let of_pool = &mut self.live_of[usize::from(bytes <= SMALL)];
-        match is_free {
-            false => (*of_pool, self.live) = (*of_pool + bytes, self.live + bytes),
-            true => (*of_pool, self.live) = (of_pool.saturating_sub(bytes), self.live.saturating_sub(bytes)),
-        }
-        let pages = self.live_of.iter().map(|live| live.next_multiple_of(PAGE)).sum();
-        self.trace.peak_live = self.trace.peak_live.max(self.live);
-        self.trace.peak_pages = self.trace.peak_pages.max(pages);
-    }
-
-    fn finish(mut self) -> Trace {
-        if let Some(failed) = self.failed_request.filter(|_| self.trace.cut_off.is_none()) {
+    fn finish(mut self, other_is_complete: bool) -> Trace {
+        if let Some(failed) = self.failed_request.take() {
             self.fail(failed);
         }
-        self.trace.end_reserved = self.reserved;
+        let of = &mut self.trace.of;
+        of.planned_bytes = planned(&self.trace.steps).max(of.peak_live_bytes);
+        (of.recorded_end_bytes, of.elsewhere) = (self.reserved, self.elsewhere.len() as u64);
+        of.other_is_complete = other_is_complete;
         self.trace
     }
 }

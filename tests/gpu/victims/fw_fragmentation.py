@@ -15,6 +15,10 @@
     fw_fragmentation.py prefixes   a block of 8 MiB of each request, which keeps a segment of 20 MiB
     fw_fragmentation.py pairs      blocks of two lines, which keep segments of 48 MiB together
     fw_fragmentation.py growing    notes between the copies of a buffer that grows
+    fw_fragmentation.py called     as train, with settings that the program makes in its code
+    fw_fragmentation.py limited    requests until the memory that the program may use is full
+    fw_fragmentation.py captured   three graphs, each with a private pool
+    fw_fragmentation.py registered tensors in a pool of NCCL's memory, beside others
 Without the line that keeps the blocks: a second argument, `repaired`.
 """
 
@@ -23,7 +27,7 @@ import sys
 
 import torch
 
-from printing import fact, leave
+from printing import fact, leave, live
 
 MIB = 1 << 20
 SEGMENTS = 16
@@ -235,6 +239,54 @@ def growing(keeps):
             kept.append(torch.empty(12 * MIB, **BYTES))  # site: fragmentation_note
 
 
+def called(random):
+    settings = "max_split_size_mb:64"
+    # Since 2.10; older versions have the other one.
+    make = getattr(torch._C, "_accelerator_setAllocatorSettings", None) or torch.cuda.memory._set_allocator_settings
+    make(settings)
+    train(random)
+
+
+def limited(random):
+    torch.cuda.set_per_process_memory_fraction(0.05)
+    try:
+        for _ in range(1000):
+            kept.append(block(512))
+    except torch.OutOfMemoryError:
+        fact("failed", 1)
+
+
+def captured(random):
+    for nth in range(3):
+        held = torch.ones(MIB * (nth + 1), device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = (held * 2 + 1).relu()
+        graph.replay()
+        kept.append((held, graph, out))
+    for segment in torch.cuda.memory_snapshot():
+        if tuple(segment["segment_pool_id"]) != (0, 0):
+            live("private_pool", "device", segment["address"], segment["total_size"])
+
+
+def registered(random):
+    import os
+
+    import torch.distributed as dist
+
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    os.environ.setdefault("MASTER_PORT", "29531")
+    dist.init_process_group("nccl", rank=0, world_size=1, device_id=torch.device("cuda:0"))
+    backend = dist.group.WORLD._get_backend(torch.device("cuda:0"))
+    pool = torch.cuda.MemPool(backend.mem_allocator)
+    kept.extend(block(random.randrange(2, 40)) for _ in range(20))
+    with torch.cuda.use_mem_pool(pool):
+        kept.extend(block(24) for _ in range(3))
+    kept.extend(block(random.randrange(2, 40)) for _ in range(20))
+    kept.append(pool)
+    fact("in_pool", 3)
+
+
 PLANTED = (pins, losses, prefixes, pairs, growing)
 
 
@@ -251,9 +303,11 @@ if planted:
     plant(planted, sys.argv[2:] != ["repaired"])
 else:
     torch.manual_seed(0)
-    RUNS = (train, attention, cache, language, pictures, unet, experts, generate, recomputed, streams)
+    RUNS = (train, attention, cache, language, pictures, unet, experts, generate, recomputed, streams, called, limited, captured, registered)
     {run.__name__: run for run in RUNS}[mode](random.Random(mode))
 torch.cuda.synchronize()
+stats = torch.cuda.memory_stats()
+fact("rounding", stats["allocated_bytes.all.current"] - stats["requested_bytes.all.current"])
 fact("peak_reserved", torch.cuda.max_memory_reserved())
 fact("peak_allocated", torch.cuda.max_memory_allocated())
 leave()

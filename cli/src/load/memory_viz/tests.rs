@@ -251,7 +251,7 @@ fn pages_of_an_expandable_segment_without_live_blocks_are_idle_and_those_of_priv
         snapshot.validate().expect("valid");
         assert_eq!(snapshot.allocators[0].reserved_bytes, bytes);
         let stacks = CallStacks::of(&snapshot);
-        let segments = Segments::of(&snapshot, &stacks, &Groups::of(&snapshot, &stacks), None, |_| false);
+        let segments = Segments::of(&snapshot, &stacks, &Groups::of(&snapshot, &stacks), None, |_| None);
         let of = &segments.pools[0];
         let found = [of.pinned, of.idle, of.unknown_pages].map(|tally| tally.bytes / MIB);
         assert_eq!((of.reserved_bytes, found), (bytes, expected));

@@ -97,6 +97,8 @@ struct Graphs {
     live: AtomicU32,
     /// Captures that are running.
     captures: AtomicU32,
+    /// All that began.
+    begun: AtomicU32,
 }
 
 // SAFETY: all zeros is an empty array and a zero number.
@@ -166,7 +168,13 @@ fn now_ms() -> u32 {
 }
 
 pub fn capture_began() {
+    GRAPHS.begun.fetch_add(1, Relaxed);
     GRAPHS.captures.fetch_add(1, Relaxed);
+}
+
+/// The number of the last capture that began, while one is running on any thread.
+pub fn capture() -> Option<u64> {
+    is_capturing().then(|| GRAPHS.begun.load(Relaxed).into())
 }
 
 /// Whether some stream is being captured, on any thread.

@@ -29,7 +29,7 @@ fn fragmented() -> Sample {
 
 fn of(snapshot: &Snapshot) -> Segments<'_> {
     let stacks = CallStacks::of(snapshot);
-    Segments::of(snapshot, &stacks, &Groups::of(snapshot, &stacks), None, |_| false)
+    Segments::of(snapshot, &stacks, &Groups::of(snapshot, &stacks), None, |_| None)
 }
 
 fn shown(pin: &Pin) -> (Vec<&str>, u64, u64, u64) {
@@ -54,7 +54,44 @@ fn free_memory_is_pinned_by_the_lines_of_live_blocks_or_idle() {
     assert_eq!(pins, [first, (vec!["train.py:212", "optimizer.py:88"], 2, 1, 3)]);
     let idle: Vec<_> = pool.idle_by.iter().map(|idle| (idle.why, idle.tally.bytes)).collect();
     assert_eq!(idle, [(IdleReason::Small, 2 * MIB), (IdleReason::Cached, 20 * MIB)]);
-    assert_eq!((pool.largest_free_run, pool.rounding_bytes), (20 * MIB, None));
+    assert_eq!(pool.largest_free_run, 20 * MIB);
+    // At most what is left of a block of 2 MiB for a request of more than 1, 1 MiB and 511 bytes of a larger one, and 511 of a small one.
+    let most = 3 * (MIB - 1) + (MIB + 511) + 511;
+    assert_eq!((pool.rounding_bytes, pool.rounding_is_known), (Some(most), false));
+}
+
+#[test]
+fn settings_decide_how_much_of_a_block_may_be_rounding() {
+    let mut snapshot = fragmented().finish(0, 0);
+    let mut most = |settings: &str| {
+        let variables = &mut snapshot.process.ranks;
+        variables.insert("PYTORCH_CUDA_ALLOC_CONF".to_owned(), settings.to_owned());
+        of(&snapshot).pools[0].rounding_bytes
+    };
+    // Half of each block but that of 2 MiB, of which more than 1 was requested.
+    assert_eq!(
+        most("roundup_power2_divisions:2"),
+        Some(3 * (MIB - 1) + 9 * MIB + MIB / 2)
+    );
+    // Settings that are not understood.
+    assert_eq!(most("backend:cudaMallocAsync"), None);
+}
+
+#[test]
+fn a_segment_that_was_taken_while_a_graph_was_captured_is_of_a_private_pool() {
+    let mut sample = fragmented();
+    let pool = sample.stack(&[RUNTIME, CACHING, STEP]);
+    memory(&mut sample, Kind::Device, 0x6000_0000, 20 * MIB, pool);
+    sample.0.allocations.change_last(|_, call| call.pool = Some(3));
+    let snapshot = sample.finish(0, 0);
+    let segments = of(&snapshot);
+    let idle = segments.pools[0].idle_by.iter();
+    let private = idle
+        .filter(|idle| idle.why == IdleReason::PrivatePool)
+        .map(|idle| idle.tally);
+    assert_eq!(private.collect::<Vec<_>>(), [Tally::new(20 * MIB, 1)]);
+    // A MemPool may have others.
+    assert!(!segments.pools[0].pools_are_known);
 }
 
 #[test]
@@ -62,7 +99,7 @@ fn an_idle_segment_that_a_later_request_did_not_use_is_of_another_pool() {
     let snapshot = fragmented().finish(0, 0);
     let stacks = CallStacks::of(&snapshot);
     let segments = Segments::of(&snapshot, &stacks, &Groups::of(&snapshot, &stacks), Some(1), |at| {
-        at == 0x4000_0000
+        (at == 0x4000_0000).then_some(IdleReason::OtherPool)
     });
     let pool = &segments.pools[0];
     assert_eq!(pool.idle_by[0].why, IdleReason::OtherPool);

@@ -1,0 +1,91 @@
+//! Where the blocks of a log lie: the free ranges of segments at a time.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A segment, by its start in [`Layout::segments`].
+pub struct Segment {
+    pub end: u64,
+    pub number: u32,
+    pub is_small: bool,
+    pub is_fresh: bool,
+    pub live: u64,
+}
+
+/// The free ranges of segments at a time.
+#[derive(Default)]
+pub struct Layout {
+    pub segments: BTreeMap<u64, Segment>,
+    /// Free ranges: their ends.
+    runs: BTreeMap<u64, u64>,
+    /// The same by pool and size.
+    pub by_size: [BTreeSet<(u64, u64)>; 2],
+}
+
+impl Layout {
+    pub fn add_segment(&mut self, start: u64, end: u64, number: u32, is_small: bool) {
+        let (is_fresh, live) = (true, 0);
+        let segment = Segment {
+            end,
+            number,
+            is_small,
+            is_fresh,
+            live,
+        };
+        self.segments.insert(start, segment);
+        self.add_run(is_small, start, end);
+    }
+
+    pub fn segment(&mut self, address: u64) -> Option<(u64, &mut Segment)> {
+        let (&start, segment) = self.segments.range_mut(..=address).next_back()?;
+        (address < segment.end).then_some((start, segment))
+    }
+
+    pub fn add_run(&mut self, is_small: bool, start: u64, end: u64) {
+        if start < end {
+            self.runs.insert(start, end);
+            self.by_size[usize::from(is_small)].insert((end - start, start));
+        }
+    }
+
+    pub fn remove_run(&mut self, is_small: bool, start: u64) -> Option<u64> {
+        let end = self.runs.remove(&start)?;
+        self.by_size[usize::from(is_small)].remove(&(end - start, start));
+        Some(end)
+    }
+
+    /// Takes a block out of its free range. Returns the number of its segment, and whether the segment was new; and the size of the
+    /// range.
+    pub fn allocate(&mut self, address: u64, bytes: u64) -> Option<(u32, bool, u64)> {
+        let (_, segment) = self.segment(address)?;
+        let (number, is_small, was_fresh) = (segment.number, segment.is_small, segment.is_fresh);
+        (segment.is_fresh, segment.live) = (false, segment.live + 1);
+        let before = self.runs.range(..=address).next_back();
+        let Some((&start, &end)) = before.filter(|&(_, &end)| address < end) else {
+            return Some((number, was_fresh, 0));
+        };
+        self.remove_run(is_small, start);
+        self.add_run(is_small, start, address);
+        self.add_run(is_small, address.saturating_add(bytes), end);
+        Some((number, was_fresh, end - start))
+    }
+
+    pub fn free(&mut self, address: u64, bytes: u64) {
+        let Some((first, segment)) = self.segment(address) else {
+            return;
+        };
+        segment.live = segment.live.saturating_sub(1);
+        let (is_small, last) = (segment.is_small, segment.end);
+        let (mut start, mut end) = (address, address.saturating_add(bytes).min(last));
+        let before = self.runs.range(first..address).next_back();
+        if let Some((&before, _)) = before.filter(|&(_, &until)| until == address) {
+            self.remove_run(is_small, before);
+            start = before;
+        }
+        if end < last
+            && let Some(after) = self.remove_run(is_small, end)
+        {
+            end = after;
+        }
+        self.add_run(is_small, start, end);
+    }
+}
