@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::judge::{Class, POINTS_NEEDED, judge};
+use super::judge::{Class, POINTS_NEEDED, Steps, judge};
 use super::sentence::sentence;
 use super::unjudged::{in_no_site, unjudged};
 use super::{
     Against, Classes, DeviceTrend, Evidence, FORMAT, Measure, Options, Point, ProcessSpan, Row, Series, Trend, VERSION,
 };
 use crate::analysis::estimate::sampled;
+use crate::analysis::tally::Tally;
 use crate::facts::{self, Facts, Instant, SiteId};
 
 const NS_PER_HOUR: f64 = 3_600e9;
@@ -36,6 +37,8 @@ pub(super) fn trend(facts: &Facts, options: &Options) -> Trend {
     let points = points(facts, against);
     let segments = segments(&points, against);
     let devices = devices(instants);
+    let is_sampled = instants.iter().any(|instant| instant.sampling.is_some());
+    let sum_grows = is_sampled && sum_grows(&points, &segments, against);
     let rows: Vec<Row> = collect(facts)
         .into_iter()
         .map(|collected| row(facts, collected, &segments, &points, against, &devices))
@@ -86,7 +89,7 @@ pub(super) fn trend(facts: &Facts, options: &Options) -> Trend {
         classes,
         devices,
     };
-    trend.unjudged = unjudged(&trend, instants);
+    trend.unjudged = unjudged(&trend, instants, sum_grows);
     trend.hidden_rows = facts::rank(&mut trend.rows, order, wanted, options.top);
     trend
 }
@@ -244,6 +247,7 @@ fn row(
     };
     let (class, confidence) = (chosen.evidence.class, chosen.evidence.confidence);
     let (agreeing, judged) = (chosen.agreeing, chosen.judged);
+    let rises_late = bytes.rises_late || count.rises_late;
     let shown = if site.object.is_some() { &count } else { &bytes };
     let gained = shown.evidence.last.abs_diff(shown.evidence.first);
     let full_after = device
@@ -263,6 +267,7 @@ fn row(
         device,
         full_after,
         is_estimate,
+        rises_late,
         sentence: String::new(),
         series,
         site,
@@ -275,6 +280,21 @@ struct Judged {
     evidence: Evidence,
     agreeing: usize,
     judged: usize,
+    /// See [`Row::rises_late`].
+    rises_late: bool,
+}
+
+/// Whether the memory of a process grows, call sites aside.
+fn sum_grows(points: &[Point], segments: &[Segment], against: Against) -> bool {
+    [|held: &Tally| held.bytes, |held: &Tally| held.count]
+        .iter()
+        .any(|value| {
+            let series: Vec<u64> = points.iter().map(|point| value(&point.held)).collect();
+            of_all_processes(&series, segments, points, against)
+                .evidence
+                .class
+                .is_growth()
+        })
 }
 
 /// Judges one series in each process. The result is that of a process in which it grows, else of any; of those, of the one with most
@@ -286,6 +306,11 @@ fn of_all_processes(series: &[u64], segments: &[Segment], points: &[Point], agai
     };
     let each: Vec<(usize, Evidence)> = segments.iter().map(of_segment).collect();
     let judged = each.iter().filter(|(length, _)| *length >= POINTS_NEEDED);
+    let rises_late = judged.clone().any(|(_, evidence)| {
+        let Steps { up, down, same } = evidence.steps;
+        let has_points = up + down + same + 1 >= POINTS_NEEDED;
+        evidence.class == Class::TooFew && has_points && up > 1 && down == 0
+    });
     let classes: Vec<Class> = judged.map(|(_, evidence)| evidence.class).collect();
     let rank = |of: &(usize, Evidence)| (of.0 >= POINTS_NEEDED && of.1.class.is_growth(), of.0);
     let shown = each.into_iter().max_by_key(rank);
@@ -293,6 +318,7 @@ fn of_all_processes(series: &[u64], segments: &[Segment], points: &[Point], agai
     Judged {
         agreeing: classes.iter().filter(|&&class| class == evidence.class).count(),
         judged: classes.len(),
+        rises_late,
         evidence,
     }
 }
