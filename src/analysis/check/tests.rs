@@ -6,6 +6,7 @@ use crate::snapshot::{Class, ProcessState};
 
 mod baseline;
 mod hidden;
+mod limits;
 mod objects;
 mod sampled;
 mod unseen;
@@ -92,29 +93,6 @@ fn the_limit_itself_is_allowed() {
     let leaked = verdict(&snapshot, &Rules::default()).judged.bytes;
     assert!(passes(&snapshot, Limits::from([Limit::bytes(Scope::All, leaked)])));
     assert!(!passes(&snapshot, Limits::from([Limit::bytes(Scope::All, leaked - 1)])));
-}
-
-#[test]
-fn a_limit_is_named_by_the_option_that_gives_it() {
-    let all = Limit::bytes(Scope::All, MIB);
-    let mut rules = Rules::from(Limits::from([all.clone()]));
-    assert_eq!(rules.option(&all), "--allow SIZE");
-    assert_eq!(rules.option(&Limit::bytes(Scope::Site, MIB)), "--allow site=SIZE");
-    // The limit that applies if none is given.
-    assert_eq!(rules.option(&Limit::blocks(0)), "");
-    let mut boundary = Boundary {
-        mark: "m".to_owned(),
-        number: 1,
-        count: 1,
-        time_ns: 40,
-        previous_ns: None,
-        held: Vec::new(),
-    };
-    rules.boundary = Some(boundary.clone());
-    assert_eq!(rules.option(&all), "--not-above");
-    boundary.previous_ns = Some(20);
-    rules.boundary = Some(boundary);
-    assert_eq!(rules.option(&all), "--allow SIZE");
 }
 
 #[test]
