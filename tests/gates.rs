@@ -1,5 +1,5 @@
-//! Gates: `culeak check` passes only if everything that its rules speak of was seen. Each rule is kept by a recording that is whole,
-//! and has no verdict once a part that it speaks of is missing.
+//! Gates: `culeak check` and `culeak trend --fail-on` pass only if everything that their rules speak of was seen. Each rule is kept by a
+//! recording that is whole, and has no verdict once a part that it speaks of is missing.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -29,11 +29,14 @@ enum Of {
     Objects,
     /// Several processes, by call site.
     Job,
+    /// What call sites held at snapshots, by time or by marks.
+    Growth,
+    GrowthByMarks,
 }
 
 use Of::*;
 
-const RULES: [(&str, Of); 12] = [
+const RULES: [(&str, Of); 14] = [
     ("--allow 64MiB", Totals),
     ("--allow count=100", Totals),
     ("--allow device=64MiB", Totals),
@@ -46,7 +49,16 @@ const RULES: [(&str, Of); 12] = [
     ("--since m --allow 64MiB", Since),
     ("--allow stream=0", Objects),
     ("--fail-on outlier", Job),
+    ("--fail-on growing", Growth),
+    ("--fail-on growing --against marks", GrowthByMarks),
 ];
+
+impl Of {
+    /// What `culeak trend` judges.
+    fn is_growth(self) -> bool {
+        matches!(self, Growth | GrowthByMarks)
+    }
+}
 
 /// Where the state at a mark comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +67,10 @@ enum Source {
     Snapshots,
     /// Of a recording with sampled stacks.
     Sampled,
+}
+
+impl Source {
+    const ALL: [Source; 3] = [Source::Log, Source::Snapshots, Source::Sampled];
 }
 
 type Remove = fn(&Path);
@@ -69,7 +85,7 @@ struct Way {
 
 const BESIDE_SNAPSHOTS: &str = "the recording beside snapshots";
 
-const WAYS: [Way; 18] = [
+const WAYS: [Way; 19] = [
     Way {
         name: "lost allocations",
         source: Source::Log,
@@ -80,13 +96,13 @@ const WAYS: [Way; 18] = [
         name: "lost marks",
         source: Source::Log,
         remove: |path| lose(path, Loss::Marks),
-        touches: |of| matches!(of, Mark | Marks | Since),
+        touches: |of| matches!(of, Mark | Marks | Since | GrowthByMarks),
     },
     Way {
         name: "lost marks, with snapshots",
         source: Source::Snapshots,
         remove: |path| lose(path, Loss::Marks),
-        touches: |of| matches!(of, Mark | Marks | Since),
+        touches: |of| matches!(of, Mark | Marks | Since | GrowthByMarks),
     },
     Way {
         name: "lost events",
@@ -104,19 +120,25 @@ const WAYS: [Way; 18] = [
         name: "lost stacks",
         source: Source::Sampled,
         remove: |_| {},
-        touches: |of| matches!(of, Sites | Job),
+        touches: |of| matches!(of, Sites | Job) || of.is_growth(),
     },
     Way {
         name: "a missing snapshot",
         source: Source::Snapshots,
         remove: |path| fs::remove_file(last_snapshot(path)).expect("removed"),
-        touches: |of| matches!(of, Mark | Marks),
+        touches: |of| matches!(of, Mark | Marks) || of.is_growth(),
     },
     Way {
         name: "a damaged snapshot",
         source: Source::Snapshots,
         remove: |path| cut(&last_snapshot(path)),
-        touches: |of| matches!(of, Mark | Marks),
+        touches: |of| matches!(of, Mark | Marks) || of.is_growth(),
+    },
+    Way {
+        name: "a snapshot that was not written",
+        source: Source::Snapshots,
+        remove: |path| lose(path, Loss::Snapshots),
+        touches: Of::is_growth,
     },
     Way {
         name: "an unreadable member",
@@ -251,6 +273,18 @@ fn last_snapshot(recording: &Path) -> PathBuf {
     snapshots.max().expect("a snapshot")
 }
 
+/// A trend needs eight snapshots, and these are no more.
+fn steady(source: Source) -> Outcome {
+    let run = profile("gates").args("rounds 8").env("CULEAK_SNAPSHOT_AT_MARK", "1");
+    let outcome = match source {
+        Source::Log => run.env("CULEAK_TIMELINE", "16777216").run(),
+        Source::Snapshots => run.run(),
+        Source::Sampled => run.setting("CULEAK_SAMPLE", "1TiB").run(),
+    };
+    outcome.expect_success();
+    outcome
+}
+
 fn rounds(source: Source) -> Outcome {
     let run = profile("gates").args("rounds 3");
     let outcome = match source {
@@ -285,7 +319,12 @@ fn copied(outcome: &Outcome, of: Of) -> (TempDir, PathBuf) {
 /// The exit code of a check of this folder, and what it says.
 fn check(folder: &Path, rule: &str, more: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(culeak());
-    command.args(["check", "."]).args(rule.split(' ')).args(more);
+    let judges = if rule.starts_with("--fail-on growing") {
+        "trend"
+    } else {
+        "check"
+    };
+    command.args([judges, "."]).args(rule.split(' ')).args(more);
     command.current_dir(folder).env("CULEAK_CACHE_DIR", "");
     let output = command.output().expect("culeak starts");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -294,20 +333,17 @@ fn check(folder: &Path, rule: &str, more: &[&str]) -> (Option<i32>, String) {
 
 #[test]
 fn no_rule_passes_unless_all_that_it_speaks_of_was_seen() {
-    let of_sources = [Source::Log, Source::Snapshots, Source::Sampled].map(|source| (source, rounds(source)));
-    let of = |source: Source| {
-        &of_sources
-            .iter()
-            .find(|(known, _)| *known == source)
-            .expect("recorded")
-            .1
+    let (of_marks, of_growth) = (Source::ALL.map(rounds), Source::ALL.map(steady));
+    let of = |source: Source, kind: Of| match kind.is_growth() {
+        true => &of_growth[source as usize],
+        false => &of_marks[source as usize],
     };
-    let whole = copied(of(Source::Log), Totals).0;
+    let whole = copied(of(Source::Log, Totals), Totals).0;
     let update = check(whole.path(), "--baseline known.json", &["--update-baseline"]);
     assert_eq!(update.0, Some(0), "{}", update.1);
     let baseline = whole.path().join("known.json");
     let prepared = |source: Source, kind: Of| {
-        let (folder, recording) = copied(of(source), kind);
+        let (folder, recording) = copied(of(source, kind), kind);
         fs::copy(&baseline, folder.path().join("known.json")).expect("copied");
         (folder, recording)
     };

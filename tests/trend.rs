@@ -138,6 +138,38 @@ fn a_running_process_is_watched_from_outside_to_its_end() {
 }
 
 #[test]
+fn a_process_that_can_no_longer_be_read_is_an_error_with_its_reason_beside_the_trend_so_far() {
+    let folder = folder();
+    let mut victim = profile("grows").arg("on_and_on").start_in(folder.path());
+    victim.stdout().read_exact(&mut [0]).expect("it has started");
+    let (watcher, mut stderr) = watch(&victim, &["--every", "1ms"]);
+    let recording = recordings_in(&folder.path().join("out")).remove(0);
+    std::fs::remove_file(&recording).expect("removed");
+    let output = watcher.wait_with_output().expect("it ends");
+    let mut said = String::new();
+    stderr.read_to_string(&mut said).expect("text");
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    for expected in [
+        "culeak: error: snapshot ".to_owned(),
+        format!(
+            " cannot be taken: process {}: its recording {}",
+            victim.child.id(),
+            recording.display()
+        ),
+        " was deleted while in use; restart the program; the trend ends with the ".to_owned(),
+    ] {
+        assert!(said.contains(&expected), "{expected}: {said}");
+    }
+    assert!(!said.contains("has ended"), "{said}");
+    assert!(
+        String::from_utf8_lossy(&output.stdout).contains("snapshot"),
+        "the trend so far"
+    );
+    victim.kill();
+    victim.finish();
+}
+
+#[test]
 fn ctrl_c_prints_the_report_so_far() {
     let folder = folder();
     let mut victim = profile("grows").arg("on_and_on").start_in(folder.path());

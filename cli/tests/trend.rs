@@ -115,6 +115,17 @@ fn fail_on_fails_on_growth_and_without_a_judgement() {
         "{}",
         stderr(&few)
     );
+    // What is left at the end is none of them.
+    let ended = folder(7);
+    let mut left = snapshot_after(32);
+    left.process.state = ProcessState::Exited;
+    write(ended.path(), "runs/left.json", &left);
+    let few = trend(&ended, &["runs", "--fail-on", "growing"]);
+    assert!(
+        stderr(&few).contains("needs 8 snapshots of a process, but no process has more than 7"),
+        "{}",
+        stderr(&few)
+    );
     // Before the process is looked for.
     let short = trend(&folder(0), &["--pid", "1", "--every", "1s", "--for", "6s"]);
     let expected = "--for 6 s: takes 7 snapshots at one each 1 s, but judging growth needs 8";
@@ -188,6 +199,30 @@ fn fail_on_does_not_pass_on_what_was_not_judged_unless_that_is_accepted() {
     let whole = folder(0);
     (1..=12).for_each(|minute| write(whole.path(), &format!("runs/{minute}.json"), &steady(minute)));
     assert_eq!(trend(&whole, &["runs", "--fail-on", "growing"]).status.code(), Some(0));
+}
+
+#[test]
+fn of_many_processes_that_were_not_judged_ten_have_a_sentence_and_the_rest_is_counted() {
+    let folder = folder(0);
+    for rank in 0..13 {
+        for minute in 1..=8 {
+            let mut snapshot = snapshot_with(0, minute);
+            snapshot.process.pid = 4711 + rank;
+            snapshot.process.ranks.insert("RANK".to_owned(), rank.to_string());
+            snapshot.losses.lost_allocations = 7;
+            write(folder.path(), &format!("runs/{rank}-{minute}.json"), &snapshot);
+        }
+    }
+    for more in [&[][..], &["--allow-losses"]] {
+        let output = trend(&folder, &[&["runs", "--fail-on", "growing"], more].concat());
+        let said = stderr(&output);
+        assert_eq!(
+            said.matches("7 allocations could not be recorded").count(),
+            10,
+            "{said}"
+        );
+        assert!(said.contains("3 more sentences of this kind are not shown"), "{said}");
+    }
 }
 
 #[test]

@@ -226,6 +226,10 @@ pub struct Row {
     /// Some of its values are estimates from sampled stacks.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub is_estimate: bool,
+    /// In a process with enough points it has risen more than once, the first time when it appeared, and never fallen, in too few of them
+    /// to be judged.
+    #[serde(skip)]
+    pub rises_late: bool,
     /// The row as a sentence.
     pub sentence: String,
     /// One value per point; 0 if the site was absent.

@@ -44,6 +44,11 @@ pub struct Instant {
     pub lacks_mark: bool,
     /// Allocations that were not recorded.
     pub lost_allocations: u64,
+    #[serde(skip)]
+    pub lost_marks: u64,
+    /// Automatic snapshots that were not written.
+    #[serde(skip)]
+    pub lost_snapshots: u64,
     /// Nothing that a report counts is missing.
     #[serde(skip)]
     pub is_complete: bool,
@@ -123,6 +128,8 @@ impl Instant {
             peak_bytes: peaks.fold(0, u64::saturating_add),
             failed: Tally::total(snapshot.failed.iter().map(Tally::from)),
             lost_allocations: snapshot.losses.lost_allocations,
+            lost_marks: snapshot.losses.lost_marks,
+            lost_snapshots: snapshot.losses.lost_snapshots,
             is_complete: snapshot.is_complete(),
             sampling: snapshot.sampling,
             is_automatic: taken.automatic.is_some(),

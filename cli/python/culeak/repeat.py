@@ -56,6 +56,9 @@ def repeat_until_stable(scenario: Callable[[], Any], at_most: int = 8) -> int:
         verdict = judge.judge(os.getpid(), name, 0 if may_have_pools() else None)
         if verdict.unseen:
             raise CannotJudge(failures.unseen(verdict.unseen))
+        if verdict.sampled:
+            sampled = "rounds are compared by call site, and stacks were sampled, so what grows may have none; record without --sample"
+            raise CannotJudge(failures.unseen([sampled]))
         parts = [part for site in verdict.sites for part in _parts(site)]
         now = {}  # type: Dict[Any, List[int]]
         for part in parts:

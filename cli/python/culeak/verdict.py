@@ -100,6 +100,8 @@ class Verdict(NamedTuple):
     #: Kinds over their limit: found and allowed.
     over: Dict[str, Tuple[int, int]]
     suppressed_objects: int
+    #: Stacks were sampled, so call sites hold estimates, and some are missing.
+    sampled: bool
 
 
 class Judge:
@@ -179,6 +181,7 @@ def _verdict(found: Dict[str, Any]) -> Verdict:
         objects=[_objects(row) for row in found["objects"]],
         over={breach["of"]["kind"]: (breach["found"], breach["limit"]) for breach in of_objects},
         suppressed_objects=found["suppressed_objects"],
+        sampled="sampling" in found,
     )
 
 

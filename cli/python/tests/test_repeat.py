@@ -1,6 +1,10 @@
 """Scenarios that are repeated: caches that fill, leaks that do not stop, and what the message says of them."""
 
+import sys
+
 import pytest
+
+from culeak.command import find_command
 
 SCENARIO = """
     import culeak
@@ -149,3 +153,18 @@ def test_a_scenario_in_a_pool_whose_blocks_are_unknown_has_no_verdict(run, cupy)
     )
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*CannotJudge: No verdict on GPU memory: 8 MiB in CuPy's pool: which part is in use is unknown; *"])
+
+
+def test_with_sampled_stacks_there_is_no_verdict(run, pytester):
+    # This sets the variables that name the driver and the command.
+    run("def test_nothing(): pass").assert_outcomes(passed=1)
+    source = """
+        import culeak
+        import gpu
+
+        culeak.repeat_until_stable(lambda: gpu.occupy(1 << 20))
+    """
+    script = pytester.makepyfile(repeats=source)
+    result = pytester.run(find_command(), "run", "-q", "--no-report", "-o", "recorded", "--sample", "1TiB", "--", sys.executable, script)
+    assert result.ret != 0
+    result.stderr.fnmatch_lines(["*CannotJudge: No verdict on GPU memory: rounds are compared by call site, and stacks were sampled*"])

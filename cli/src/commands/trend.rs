@@ -187,7 +187,9 @@ pub(super) struct Judgement {
 
 impl Judgement {
     pub(super) fn add(&mut self, trend: &Trend) {
-        let points = trend.processes.iter().map(|process| process.points);
+        // What a process left at its end is not compared.
+        let points =
+            (trend.processes.iter()).map(|process| process.points.saturating_sub(usize::from(process.finished)));
         self.growing |= trend.is_growing();
         self.enough |= !trend.too_few;
         self.enough_marks |= !trend.too_few && !trend.too_few_marks;
@@ -236,8 +238,15 @@ impl Judgement {
                 self.short, self.processes
             )
         });
-        let sentences: Vec<&String> = short.iter().chain(&self.unjudged).collect();
-        for sentence in sentences.iter().take(SENTENCES) {
+        let all: Vec<&String> = short.iter().chain(&self.unjudged).collect();
+        let rest = all.len().saturating_sub(SENTENCES);
+        let rest = (rest > 0).then(|| {
+            format!(
+                "{} of this kind are not shown; name the files of fewer processes to see them",
+                text::units::plural(rest as u64, "more sentence", "more sentences")
+            )
+        });
+        for sentence in all.iter().copied().take(SENTENCES).chain(&rest) {
             match args.allow_losses {
                 true => progress::say(format_args!("warning: {} (--allow-losses)", Escaped(sentence))),
                 false => progress::fail(&Failure::new(format!(
@@ -245,7 +254,7 @@ impl Judgement {
                 ))),
             }
         }
-        match sentences.is_empty() || args.allow_losses {
+        match all.is_empty() || args.allow_losses {
             true => 0,
             false => USAGE,
         }

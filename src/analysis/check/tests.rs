@@ -6,6 +6,7 @@ use crate::snapshot::{Class, ProcessState};
 
 mod baseline;
 mod hidden;
+mod limits;
 mod objects;
 mod sampled;
 mod unseen;

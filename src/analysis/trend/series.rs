@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::judge::{Class, POINTS_NEEDED, judge};
+use super::judge::{Class, POINTS_NEEDED, Steps, judge};
 use super::sentence::sentence;
 use super::unjudged::{in_no_site, unjudged};
 use super::{
     Against, Classes, DeviceTrend, Evidence, FORMAT, Measure, Options, Point, ProcessSpan, Row, Series, Trend, VERSION,
 };
 use crate::analysis::estimate::sampled;
+use crate::analysis::tally::Tally;
 use crate::facts::{self, Facts, Instant, SiteId};
 
 const NS_PER_HOUR: f64 = 3_600e9;
@@ -36,6 +37,8 @@ pub(super) fn trend(facts: &Facts, options: &Options) -> Trend {
     let points = points(facts, against);
     let segments = segments(&points, against);
     let devices = devices(instants);
+    let is_sampled = instants.iter().any(|instant| instant.sampling.is_some());
+    let sum_grows = is_sampled && sum_grows(&points, &segments, against);
     let rows: Vec<Row> = collect(facts)
         .into_iter()
         .map(|collected| row(facts, collected, &segments, &points, against, &devices))
@@ -85,7 +88,7 @@ pub(super) fn trend(facts: &Facts, options: &Options) -> Trend {
         classes,
         devices,
     };
-    trend.unjudged = unjudged(&trend, instants);
+    trend.unjudged = unjudged(&trend, instants, sum_grows);
     trend.hidden_rows = facts::rank(&mut trend.rows, order, wanted, options.top);
     trend
 }
@@ -226,17 +229,19 @@ fn row(
 ) -> Row {
     let (site, series) = (facts.sites.text(collected.site).clone(), collected.series);
     let device = collected.device.map(|device| facts.devices[device as usize].clone());
-    let (bytes, of_bytes) = of_all_processes(&series.bytes, segments, points, against);
-    let (count, of_counts) = of_all_processes(&series.counts, segments, points, against);
+    let bytes = of_all_processes(&series.bytes, segments, points, against);
+    let count = of_all_processes(&series.counts, segments, points, against);
     // If blocks have many sizes, their number may show growth that the bytes hide.
-    let hidden = count.class.is_growth() && !bytes.class.is_growth() && bytes.pace > 0.0;
-    let (judged_by, chosen, [agreeing, judged]) = match hidden || site.object.is_some() {
-        true => (Measure::Count, &count, of_counts),
-        false => (Measure::Bytes, &bytes, of_bytes),
+    let hidden = count.evidence.class.is_growth() && !bytes.evidence.class.is_growth() && bytes.evidence.pace > 0.0;
+    let (judged_by, chosen) = match hidden || site.object.is_some() {
+        true => (Measure::Count, &count),
+        false => (Measure::Bytes, &bytes),
     };
-    let (class, confidence) = (chosen.class, chosen.confidence);
+    let (class, confidence) = (chosen.evidence.class, chosen.evidence.confidence);
+    let (agreeing, judged) = (chosen.agreeing, chosen.judged);
+    let rises_late = bytes.rises_late || count.rises_late;
     let shown = if site.object.is_some() { &count } else { &bytes };
-    let gained = shown.last.abs_diff(shown.first);
+    let gained = shown.evidence.last.abs_diff(shown.evidence.first);
     let full_after = device
         .as_ref()
         .filter(|_| class.is_growth())
@@ -249,11 +254,12 @@ fn row(
         score: confidence * gained as f64,
         agreeing,
         judged,
-        bytes,
-        count,
+        bytes: bytes.evidence,
+        count: count.evidence,
         device,
         full_after,
         is_estimate: collected.is_estimate,
+        rises_late,
         sentence: String::new(),
         series,
         site,
@@ -262,26 +268,56 @@ fn row(
     row
 }
 
+struct Judged {
+    evidence: Evidence,
+    agreeing: usize,
+    judged: usize,
+    /// See [`Row::rises_late`].
+    rises_late: bool,
+}
+
+/// Whether the memory of a process grows, call sites aside.
+fn sum_grows(points: &[Point], segments: &[Segment], against: Against) -> bool {
+    [|held: &Tally| held.bytes, |held: &Tally| held.count]
+        .iter()
+        .any(|value| {
+            let series: Vec<u64> = points.iter().map(|point| value(&point.held)).collect();
+            of_all_processes(&series, segments, points, against)
+                .evidence
+                .class
+                .is_growth()
+        })
+}
+
 /// Judges one series in each process. The result is that of a process in which it grows, else of any; of those, of the one with most
-/// points; among several, of the last. Also the number of judged processes with this class, and of all judged ones.
+/// points; among several, of the last.
 fn of_all_processes(
     series: &[u64],
     segments: &[Segment],
     points: &[Point],
     against: Against,
-) -> (Evidence, [usize; 2]) {
+) -> Judged {
     let of_segment = |segment: &Segment| {
         let evidence = of_one_process(series, segment, points, against);
         (segment.running.len(), evidence)
     };
     let each: Vec<(usize, Evidence)> = segments.iter().map(of_segment).collect();
     let judged = each.iter().filter(|(length, _)| *length >= POINTS_NEEDED);
+    let rises_late = judged.clone().any(|(_, evidence)| {
+        let Steps { up, down, same } = evidence.steps;
+        let has_points = up + down + same + 1 >= POINTS_NEEDED;
+        evidence.class == Class::TooFew && has_points && up > 1 && down == 0
+    });
     let classes: Vec<Class> = judged.map(|(_, evidence)| evidence.class).collect();
     let rank = |of: &(usize, Evidence)| (of.0 >= POINTS_NEEDED && of.1.class.is_growth(), of.0);
     let shown = each.into_iter().max_by_key(rank);
     let (_, evidence) = shown.expect("summaries have at least one process");
-    let agreeing = classes.iter().filter(|&&class| class == evidence.class).count();
-    (evidence, [agreeing, classes.len()])
+    Judged {
+        agreeing: classes.iter().filter(|&&class| class == evidence.class).count(),
+        judged: classes.len(),
+        rises_late,
+        evidence,
+    }
 }
 
 fn of_one_process(series: &[u64], segment: &Segment, points: &[Point], against: Against) -> Evidence {

@@ -25,9 +25,15 @@ pub fn summaries(args: &TrendArgs, options: &Options) -> Result<(Vec<Summary>, u
         if let Some(failure) = found.failures.pop_if(|_| found.places.is_empty()) {
             return Err(failure);
         }
-        load::warn_of(&found.left_out);
-        if args.fail_on.is_some() {
-            unreadable += found.left_out.len();
+        match args.fail_on {
+            // What prevents a pass is no warning.
+            Some(_) => {
+                unreadable += found.left_out.len();
+                let failures =
+                    (found.left_out.iter()).map(|left_out| Failure::new(format!("--fail-on growing: {left_out}")));
+                failures.for_each(|failure| progress::fail(&failure));
+            }
+            None => load::warn_of(&found.left_out),
         }
         unreadable += found.failures.len();
         found.failures.iter().for_each(progress::fail);

@@ -10,7 +10,7 @@ use culeak::snapshot::ProcessState;
 use super::TrendArgs;
 use crate::errors::Failure;
 use crate::load::{self, Loaded};
-use crate::text::units::{duration, plural};
+use crate::text::units::{count, duration, plural};
 use crate::{progress, signals, usage};
 
 /// The summaries, and 1 if the process could not be read to its end.
@@ -37,19 +37,15 @@ pub fn summaries(pid: u32, args: &TrendArgs, options: &Options) -> Result<(Vec<S
         match load::one(pid.to_string()) {
             Ok(item) => summaries.push(summary(item, args, options)),
             // Its recording is the last snapshot.
-            Err(_) => {
+            Err(failure) => {
                 match load::one(&recording) {
                     Ok(item) if item.snapshot.process.state != ProcessState::Running => {
                         eprintln!("culeak: process {pid} has ended");
                         summaries.push(summary(item, args, options));
                     }
-                    Ok(_) => {
+                    of_recording => {
                         unreadable = 1;
-                        eprintln!("culeak: process {pid} can no longer be read");
-                    }
-                    Err(failure) => {
-                        unreadable = 1;
-                        eprintln!("culeak: error: process {pid} has ended, and its recording cannot be read: {failure}")
+                        progress::fail(&no_more(pid, summaries.len() as u64, failure, of_recording.err()));
                     }
                 }
                 break;
@@ -57,6 +53,22 @@ pub fn summaries(pid: u32, args: &TrendArgs, options: &Options) -> Result<(Vec<S
         }
     }
     Ok((summaries, unreadable))
+}
+
+/// Why there are no further snapshots. `of_recording`: why the recording cannot be read.
+fn no_more(pid: u32, taken: u64, of_process: Failure, of_recording: Option<Failure>) -> Failure {
+    let why = match of_recording.filter(|_| !load::process_lives(pid)) {
+        Some(of_recording) => format!(
+            "process {pid} has ended, and its recording cannot be read: {}",
+            of_recording.message
+        ),
+        None => of_process.message,
+    };
+    Failure::new(format!(
+        "snapshot {} cannot be taken: {why}; the trend ends with the {} before",
+        count(taken + 1),
+        plural(taken, "snapshot", "snapshots")
+    ))
 }
 
 fn summary(mut item: Loaded, args: &TrendArgs, options: &Options) -> Summary {

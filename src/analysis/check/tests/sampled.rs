@@ -349,3 +349,40 @@ fn no_estimate_at_the_peak_is_above_the_exact_peak() {
         (40 * MIB, 40 * MIB)
     );
 }
+
+/// By the scope and the measure of what is over its limit.
+#[test]
+fn figures_of_call_sites_and_patterns_are_estimates_and_those_of_totals_and_objects_are_not() {
+    let mut snapshot = crate::sample::serving();
+    snapshot.objects_known = true;
+    let limits = Limits {
+        given: vec![
+            Limit::bytes(Scope::All, 0),
+            Limit::bytes(Scope::Site, 0),
+            Limit::objects(Kind::GraphExec, 0),
+        ],
+        ..accepting(Limits::default())
+    };
+    let estimates = |snapshot: &Snapshot| {
+        let verdict = verdict(snapshot, &limits.clone().into());
+        let of = |breach: &Breach| match breach {
+            Breach::Total(of) => (of.limit.spelling(), verdict.is_estimate(breach)),
+            other => panic!("{other:?}"),
+        };
+        verdict
+            .breaches
+            .iter()
+            .map(of)
+            .collect::<std::collections::BTreeSet<_>>()
+    };
+    let [all, of_objects, of_sites] = [0, 3, 5];
+    let exact = estimates(&snapshot);
+    assert!(exact.iter().all(|(_, is_estimate)| !is_estimate), "{exact:?}");
+    snapshot.sampling = Some(Sampling {
+        bytes: MEAN,
+        most_bytes: 0,
+        left_out: None,
+    });
+    let sampled = estimates(&snapshot);
+    assert_eq!(sampled, [(all, false), (of_objects, false), (of_sites, true)].into());
+}

@@ -285,6 +285,32 @@ fn on_another_host_the_end_of_a_script_and_the_last_known_state_can_be_judged() 
     });
     let at_end = snapshot.at(&Point::End).expect("an end");
     assert_eq!(verdict(&at_end, &rules).outcome, Outcome::Passed);
+    // Its last state is judged, which is no end.
+    assert_eq!(verdict(&snapshot, &rules).outcome, Outcome::NoVerdict);
+}
+
+#[test]
+fn blocks_that_have_no_row_were_being_freed_or_the_recording_is_damaged() {
+    let said = |missing: u64, in_flight: u64| {
+        let mut snapshot = holding(4, 8, false);
+        snapshot.counters[0].total_count += missing;
+        snapshot.taken.in_flight = in_flight;
+        let rules = Rules::from(Limits::from([Limit::blocks(99)]));
+        let unseen = verdict(&snapshot, &rules).unseen;
+        unseen
+            .into_iter()
+            .map(|unseen| unseen.what)
+            .collect::<Vec<_>>()
+            .join("; ")
+    };
+    assert_eq!(said(0, 1), "");
+    assert!(said(1, 1).contains("ended while it freed 1 block"), "{}", said(1, 1));
+    assert!(said(1, 2).contains("ended while it freed 1 block"), "{}", said(1, 2));
+    assert!(
+        said(2, 1).contains("counts 2 blocks more than it has"),
+        "{}",
+        said(2, 1)
+    );
 }
 
 #[test]
@@ -310,4 +336,18 @@ fn sums_of_sampled_processes_that_differ_by_chance_have_no_verdict() {
     assert_eq!(outcomes(&snapshot), [Outcome::Passed; 3]);
     leave_out_a_stack(&mut snapshot);
     assert_eq!(outcomes(&snapshot), [Outcome::NoVerdict; 3]);
+    // Sums are compared, since call sites are not known; they are exact.
+    let mut larger = snapshot.clone();
+    larger.allocations.change(|_, allocation, _| allocation.bytes *= 100);
+    let snapshots = [&snapshot, &snapshot, &larger];
+    let members: Vec<Member> = (1..)
+        .zip(snapshots)
+        .map(|(pid, snapshot)| Member {
+            pid,
+            ..Member::of(snapshot)
+        })
+        .collect();
+    let mut verdicts = snapshots.map(|snapshot| verdict(snapshot, &rules));
+    fail_outliers(&mut verdicts.iter_mut().collect::<Vec<_>>(), &members);
+    assert_eq!(verdicts.map(|verdict| verdict.breaches.len()), [0, 0, 1]);
 }

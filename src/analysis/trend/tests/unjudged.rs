@@ -1,6 +1,7 @@
 //! What prevents `--fail-on growing` from passing.
 
 use super::*;
+use crate::snapshot::Sampling;
 
 fn trend_of(summaries: Vec<Summary>) -> Trend {
     let lineages = lineages(summaries);
@@ -46,6 +47,74 @@ fn a_site_that_rises_since_it_appeared_late_is_not_judged() {
     assert_eq!(late(&[10, 40, 30, 20]), [""; 0]);
     // Growth that is judged.
     assert_eq!(late(&(1..=10).map(|nth| 10 * nth).collect::<Vec<u64>>()), [""; 0]);
+}
+
+#[test]
+fn a_site_that_rises_late_in_a_process_that_is_not_shown_is_not_judged() {
+    let late = |values: &[u64]| {
+        let second = restarted(minutes(&[&[0; 20], values].concat()));
+        trend_of([minutes(&[100; 30]), second].concat()).unjudged
+    };
+    let rises = late(&[10, 20, 30, 40]);
+    assert!(
+        rises.len() == 1 && rises[0].contains("1 call site appeared too late to judge"),
+        "{rises:?}"
+    );
+    assert_eq!(late(&[10, 40, 30, 20]), [""; 0]);
+    // A process with too few snapshots is counted as such.
+    let few = restarted(minutes(&[0, 0, 0, 10, 20, 30, 40]));
+    assert_eq!(trend_of([minutes(&[100; 30]), few].concat()).unjudged, [""; 0]);
+}
+
+/// Of which no call site has a stack, or only one that does not grow.
+#[test]
+fn growth_that_sampled_stacks_hide_is_not_judged() {
+    let sampled = |site: &[u64], sum: &[u64], most_bytes: u64| {
+        let mut summaries = minutes(site);
+        for (summary, sum) in summaries.iter_mut().zip(sum) {
+            summary.instants[0].sampling = Some(Sampling {
+                bytes: MIB / 2,
+                most_bytes,
+                left_out: None,
+            });
+            summary.instants[0].exact = Some(Tally::new(sum * MIB, 1));
+        }
+        trend_of(summaries)
+    };
+    let rising: Vec<u64> = (100..112).collect();
+    assert_eq!(sampled(&[64; 12], &[64; 12], 0).unjudged, [""; 0]);
+    let hidden = sampled(&[64; 12], &rising, 0).unjudged;
+    assert!(
+        hidden.len() == 1 && hidden[0].starts_with("what a process holds grows, but no call site does"),
+        "{hidden:?}"
+    );
+    let seen = sampled(&rising, &rising, 0);
+    assert_eq!((seen.growing, &seen.unjudged[..]), (1, &[][..]));
+    let rare = sampled(&[64; 12], &[64; 12], 8 << 30).unjudged;
+    assert!(
+        rare.len() == 1 && rare[0].contains("one for each 8 GiB, which is more than the 64 MiB"),
+        "{rare:?}"
+    );
+}
+
+#[test]
+fn marks_and_snapshots_that_a_recording_lost_are_said_where_growth_depends_on_them() {
+    let lossy = |change: fn(&mut Instant), against: Against| {
+        let mut summaries = minutes(&[100; 12]);
+        for (nth, summary) in summaries.iter_mut().enumerate() {
+            summary.instants[0].marks = nth as u64;
+        }
+        change(&mut summaries[11].instants[0]);
+        let options = Options { against, ..all() };
+        Trend::of(&lineages(summaries)[0], &options).unjudged.join("\n")
+    };
+    let marks: fn(&mut Instant) = |last| last.lost_marks = 3;
+    assert!(lossy(marks, Against::Marks).starts_with("3 marks could not be recorded"));
+    assert_eq!(lossy(marks, Against::Time), "");
+    let snapshots: fn(&mut Instant) = |last| (last.lost_snapshots, last.is_automatic) = (1, true);
+    assert!(lossy(snapshots, Against::Time).starts_with("1 automatic snapshot was not written"));
+    // The user's own snapshots are all there.
+    assert_eq!(lossy(|last| last.lost_snapshots = 1, Against::Time), "");
 }
 
 #[test]
