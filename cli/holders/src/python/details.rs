@@ -3,13 +3,10 @@
 use std::ops::Range;
 
 use crate::copy::Image;
+use crate::python::Python;
 use crate::python::references::is_address;
 use crate::python::text::{MOST_CHARACTERS, plain};
-use crate::python::{OBJECT_SIZE, Python};
 use culeak::cpython::ABSENT;
-
-/// The name of a `contextvars.ContextVar`, in all versions.
-const CONTEXT_VARIABLE_NAME: u64 = 16;
 
 /// Bytes of a frame's head that are read again, and the fewest of its variables.
 const FRAME_BYTES: u64 = 512;
@@ -19,7 +16,7 @@ impl Python {
     pub(crate) fn free_variable(&mut self, copy: &Image, function: u64, index: u64) -> Option<String> {
         let o = self.offsets;
         let code = copy.word(function + o.function_code);
-        let cells = copy.word(copy.word(function + o.function_closure) + OBJECT_SIZE);
+        let cells = copy.word(copy.word(function + o.function_closure) + self.head());
         let (names, index) = match o.code_free_names {
             // The last of all variables are those of enclosing functions.
             ABSENT => {
@@ -31,7 +28,7 @@ impl Python {
             }
             at => (copy.word(code + at), index),
         };
-        if index >= copy.word(names + OBJECT_SIZE) {
+        if index >= copy.word(names + self.head()) {
             return None;
         }
         let name = copy.word(names + o.tuple_items + index * 8);
@@ -44,7 +41,7 @@ impl Python {
         if self.type_name(of) != "ContextVar" {
             return None;
         }
-        let name = self.text(copy, copy.word(address + CONTEXT_VARIABLE_NAME), MOST_CHARACTERS);
+        let name = self.text(copy, copy.word(address + self.head()), MOST_CHARACTERS);
         name.map(|name| plain(&name))
     }
 

@@ -17,27 +17,28 @@ impl Walk<'_, '_> {
     /// What the value of this object leads to. The reference is that of its holder.
     #[inline]
     pub(super) fn number(&mut self, from: NodeId, edge: Edge, object: u64, of: TypeId) {
-        let Some(kind) = self.python.as_deref().and_then(|python| python.number(of)) else {
-            return;
-        };
+        let Some(python) = self.python.as_deref() else { return };
+        let Some(kind) = python.number(of) else { return };
+        let head = python.head();
         match kind {
             Number::Integer => {
-                if let Some(value) = two_digits(self.copy, object) {
+                if let Some(value) = two_digits(self.copy, python, object) {
                     self.is_value(from, edge, value);
                 }
             }
             Number::Float => {
-                if let Some(value) = whole(f64::from_bits(self.copy.word(object + 16))) {
+                if let Some(value) = whole(f64::from_bits(self.copy.word(object + head))) {
                     self.is_value(from, edge, value);
                 }
             }
-            Number::Bytes(start) => self.bytes(from, edge, object + start, object),
-            Number::Buffer(at) => self.bytes(from, edge, self.copy.word(object + at), object),
+            Number::Bytes(start) => self.bytes(from, edge, object + start, object, head),
+            Number::Buffer(at) => self.bytes(from, edge, self.copy.word(object + at), object, head),
         }
     }
 
-    fn bytes(&mut self, from: NodeId, edge: Edge, start: u64, object: u64) {
-        let size = self.copy.word(object + 16);
+    /// `head`: where the object has their number.
+    fn bytes(&mut self, from: NodeId, edge: Edge, start: u64, object: u64, head: u64) {
+        let size = self.copy.word(object + head);
         if size < 8 || size > self.copy.copied_bytes() || start.checked_add(size).is_none() {
             return;
         }

@@ -92,7 +92,7 @@ impl Walk<'_, '_> {
         let index = self.index;
         let is_block = |address: u64| index.find(address).is_some_and(|(_, interior)| !interior);
         let has_address = match python.is_leaf(of) {
-            true => python.type_name(of) == "int" && two_digits(self.copy, key).is_some_and(is_block),
+            true => python.type_name(of) == "int" && two_digits(self.copy, python, key).is_some_and(is_block),
             false => python.words_of(self.copy, key, of).any(is_block),
         };
         has_address.then_some(Until::HasFinalizer(value))

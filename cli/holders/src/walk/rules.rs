@@ -8,7 +8,7 @@ use crate::python::{Python, TypeId};
 /// its storage and to what autograd keeps of it. What follows may be uninitialised.
 pub const FIRST_BYTES: u64 = 40;
 
-/// Bytes before an object in its chunk: none, the collector's header, or that and the pointers to its attributes.
+/// Bytes before an object in its chunk: none, the collector's header or the pointers to its attributes, or both.
 const HEADERS: [u64; 3] = [0, 16, 32];
 
 /// The Python object that a chunk was allocated for.
@@ -46,10 +46,10 @@ pub fn points_into(chunk: Chunk, value: u64) -> bool {
 }
 
 /// The value of a Python `int` with two digits of 30 bits, which all addresses have.
-pub fn two_digits(copy: &Image, integer: u64) -> Option<u64> {
+pub fn two_digits(copy: &Image, python: &Python, integer: u64) -> Option<u64> {
     // The number of digits; from 3.12 on its low 3 bits are the sign and flags.
-    let size = copy.word(integer + 16);
-    let digits = copy.word(integer + 24);
+    let size = copy.word(integer + python.head());
+    let digits = copy.word(integer + python.head() + 8);
     let value = (digits & 0xffff_ffff) | (digits >> 32) << 30;
     (size == 2 || size & !0b100 == 2 << 3).then_some(value)
 }
