@@ -290,7 +290,7 @@ pub static TABLES: [Offsets; 10] = [
     Offsets::parse(include_str!("cpython/3.15.txt")),
 ];
 
-/// Of free-threaded builds: those whose frames are read. `culeak why` searches none of them.
+/// Of free-threaded builds.
 pub static FREE_THREADED: [Offsets; 2] = [
     Offsets::parse(include_str!("cpython/3.13t.txt")),
     Offsets::parse(include_str!("cpython/3.14t.txt")),
@@ -328,6 +328,16 @@ impl Offsets {
         self.version as u32 & 0xff
     }
 
+    /// Bytes of the head of each object, whose last word is its type; in objects of variable size, their size follows.
+    pub const fn head(&self) -> u64 {
+        self.text_length
+    }
+
+    /// The head has the thread that owns the object, and two counts.
+    pub const fn is_free_threaded(&self) -> bool {
+        self.head() > 16
+    }
+
     /// The offsets of a build whose description was adopted: of its state, also those that are not described.
     pub fn with_undescribed(self) -> (Offsets, State) {
         /// What the state of a thread has behind its described part from 3.14.1 on: two addresses of a stack.
@@ -337,7 +347,7 @@ impl Offsets {
             (table.interpreter_bytes, table.thread_bytes) = (self.interpreter_bytes, self.thread_bytes);
             self.described().eq(table.described())
         };
-        let similar: Vec<&Offsets> = of(self.minor()).filter(is_similar).collect();
+        let similar: Vec<&Offsets> = of(self.minor()).chain(&FREE_THREADED).filter(is_similar).collect();
         // The state of the first thread is the end of the interpreter's state.
         let before = |offsets: &Offsets| offsets.interpreter_bytes.wrapping_sub(offsets.thread_bytes);
         let same = match &similar[..] {
@@ -417,6 +427,19 @@ described! {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn builds_with_the_gil_and_free_threaded_ones_are_told_apart() {
+        assert!(
+            TABLES
+                .iter()
+                .all(|table| table.head() == 16 && !table.is_free_threaded())
+        );
+        for table in &FREE_THREADED {
+            assert_eq!((table.head(), table.is_free_threaded()), (32, true));
+            assert_eq!(table.with_undescribed(), (*table, State::Known));
+        }
+    }
 
     fn is_state(name: &str) -> bool {
         STATE.iter().any(|state| name.starts_with(state))

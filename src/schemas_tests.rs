@@ -1,6 +1,6 @@
 //! The schemas of what `--json` prints are those of the types, and their descriptions are the comments of fields.
 //!
-//! `CULEAK_BLESS=1 cargo test -p culeak --lib schemas` writes them, and the table of docs/json.md.
+//! `CULEAK_BLESS=1 cargo test -p culeak --lib schemas` writes them, and the table of docs/formats.md.
 
 use std::borrow::Cow;
 use std::fs;
@@ -183,7 +183,7 @@ fn schemas_are_made_from_the_types() {
 #[test]
 fn the_table_of_documents_has_each_schema() {
     const BEGIN: &str = "| command | `format` | version | schema |\n|---|---|---|---|\n";
-    let page = fs::read_to_string(docs("json.md")).expect("a page");
+    let page = fs::read_to_string(docs("formats.md")).expect("a page");
     let (before, rest) = page.split_once(BEGIN).expect("the table");
     let after = &rest[rest.find("\n\n").expect("the end of the table")..];
     let row = |document: &Document| {
@@ -202,5 +202,5 @@ fn the_table_of_documents_has_each_schema() {
         format!("| {command} | `{format}` | {version} | [{file}]({file}) |")
     };
     let rows: Vec<String> = documents().iter().map(row).collect();
-    expect("json.md", &format!("{before}{BEGIN}{}{after}", rows.join("\n")));
+    expect("formats.md", &format!("{before}{BEGIN}{}{after}", rows.join("\n")));
 }

@@ -155,7 +155,7 @@ variables! {
     JAX_BUFFERS = c"CULEAK_JAX_BUFFERS", Values::SwitchOr("addresses"), "",
         "`1`: record XLA's buffers; `addresses`: also their addresses";
     ADAPTERS = c"CULEAK_ADAPTERS", Values::Text, "",
-        "read by the Python package: adapters to switch on (`cupy,vllm`; `1`: all), see `docs/adapters.md`";
+        "read by the Python package: adapters to switch on (`cupy,vllm`; `1`: all), see `culeak help adapters`";
     OOM_SNAPSHOTS = c"CULEAK_OOM_SNAPSHOTS", number!(0 to 64), "3",
         "number of automatic snapshots when requests fail for lack of memory, 64 at most";
     SNAPSHOT_AT_PEAK = c"CULEAK_SNAPSHOT_AT_PEAK", Values::Size, "",

@@ -6,7 +6,7 @@
 #
 #     tests/formats/run.sh [PATH_OF_CULEAK]
 #     tests/formats/run.sh PATH_OF_CULEAK PYTHON      also PyTorch's tools: PYTHON must be able to import torch
-#     tests/formats/run.sh PATH_OF_CULEAK "" VIZ      also PyTorch's page: VIZ is torch/utils/viz of its sources
+#     tests/formats/run.sh PATH_OF_CULEAK "" VIZ      also PyTorch's page: VIZ is torch/utils/viz of its sources, or `debian`: those of Debian 13
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/../.."
 culeak=$(realpath "${1:-${CARGO_TARGET_DIR:-target}/debug/culeak}")
@@ -31,6 +31,20 @@ if ! [ -x "$viewers/node_modules/.bin/profiler-cli" ]; then
     "$readers/bin/npm" install --silent --no-audit --no-fund --prefix "$viewers" speedscope@1.25.0 @firefox-devtools/profiler-cli@0.10.0
 fi
 
+# The page of PyTorch 2.6, from the source package of Debian 13: no package of PyTorch has it. apt's own lists stay as they are.
+page_of_debian() { # page_of_debian FOLDER
+    local apt=$folder/apt from
+    from=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | grep -v -m 1 security)
+    mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial" "$1"
+    echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $from trixie main" >"$apt/sources.list"
+    for command in update 'source --tar-only pytorch'; do
+        # shellcheck disable=SC2086
+        (cd "$apt" && apt-get -q -o Dir::State::lists="$apt/lists" -o Dir::Cache="$apt/cache" -o Dir::Etc::sourcelist="$apt/sources.list" \
+            -o Dir::Etc::sourceparts=- $command)
+    done
+    tar -xJf "$apt"/pytorch_*.orig.tar.xz -C "$1" --strip-components=4 --wildcards '*/torch/utils/viz/*.js'
+}
+
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 CULEAK_SAMPLES=$folder cargo test --quiet --locked -p culeak-cli --features full --test export -- --ignored samples_for_other_programs >/dev/null
@@ -39,6 +53,10 @@ CULEAK_SAMPLES=$folder cargo test --quiet --locked -p culeak-cli --features full
 "$readers/bin/python" -B tests/formats/viewers.py "$culeak" "$folder" "$(realpath "$viewers")" "$(command -v chromium)"
 if [ -n "$with_torch" ]; then
     "$with_torch" -B tests/formats/torch_claims.py "$culeak" "$folder"
+fi
+if [ "$viz" = debian ]; then
+    viz=$readers/viz
+    [ -s "$viz/MemoryViz.js" ] || page_of_debian "$viz"
 fi
 if [ -n "$viz" ]; then
     PATH=$(realpath "$readers/bin"):$PATH LD_LIBRARY_PATH=$("$culeak" shim-path --fake-driver) node tests/formats/memory_viz.mjs "$culeak" "$viz"

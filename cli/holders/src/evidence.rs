@@ -162,7 +162,7 @@ fn is_in_untracked(walk: &mut Walk, address: u64) -> bool {
     let copy = walk.copy;
     let object = object_in(copy, python, chunk).and_then(|object| Some((object, python.object(copy, object)?)));
     object.is_some_and(|(object, of)| {
-        let is_field = python.extent(copy, object, of).contains(&address) && address > object + 8;
+        let is_field = python.extent(copy, object, of).contains(&address) && address >= object + python.head();
         is_field && !python.is_leaf(of) && !python.is_tracked(copy, object, of)
     })
 }

@@ -1,7 +1,7 @@
 //! Native memory: heap chunks, the classes of C++ objects, and native roots.
 //!
 //! * [`pages`]: who owns each page, and where chunks start
-//! * [`glibc`], [`pools`]: the chunks of glibc's malloc and of CPython's allocator
+//! * [`glibc`], [`pools`], `mimalloc`: the chunks of glibc's malloc and of CPython's allocators
 //! * [`rtti`]: classes by their virtual tables; [`kinds`]: what is known about them
 //! * [`roots`]: static memory, stacks, thread-local variables
 //! * [`locals`]: which file a thread-local variable is of
@@ -31,6 +31,7 @@ pub mod driver;
 pub mod glibc;
 pub mod kinds;
 pub mod locals;
+mod mimalloc;
 mod owners;
 pub mod pages;
 pub mod pools;
@@ -100,7 +101,7 @@ pub struct Native {
     heaps: Heaps,
     stacks: Vec<Stack>,
     thread_local_blocks: Blocks,
-    /// 1 if there are none, so that the size can be divided by.
+    /// 1 if there are none, 0 if Python's allocator is mimalloc.
     pool_bytes: u64,
     driver: Driver,
     /// All roots but registers, by address.
@@ -117,7 +118,7 @@ pub struct Native {
 const WINDOW: u64 = 256;
 
 impl Native {
-    /// `pool_bytes`: the size of a pool of CPython's allocator; `None` without Python.
+    /// `pool_bytes`: the size of a pool of CPython's allocator, 0 if that is mimalloc; `None` without Python.
     pub fn find(copy: &Image, modules: &Modules, pool_bytes: Option<u64>) -> Native {
         let mut pages = Pages::new(copy);
         let (mut memory, mut brk): (Vec<Range<u64>>, Vec<Range<u64>>) = Default::default();

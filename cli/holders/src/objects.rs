@@ -72,15 +72,11 @@ const fn of_rmm(path: &'static str, module: &'static str) -> Library {
     }
 }
 
-/// The words of an object that may lead to others.
-const OBJECT_BYTES: u64 = 96;
+/// The bytes behind the head of an object that may lead to others.
+const OBJECT_BYTES: u64 = 80;
 /// CuPy's pools give out whole units of these bytes.
 const UNIT: u64 = 512;
 const MOST_DEVICES: u64 = 64;
-/// The address of a class, in an object.
-const CLASS: u64 = 8;
-/// What a weak reference leads to, in its object; the words of an object behind its count and class.
-const BEHIND: u64 = 16;
 
 /// Reads them, by address, of each library that the process has loaded, or says as a sentence why they cannot be read.
 pub fn live_blocks(source: &dyn Source, deadline: Deadline) -> Vec<Result<(&'static Library, Vec<LiveBlock>), String>> {
@@ -117,12 +113,13 @@ fn blocks_of(
     if classes.is_empty() {
         return Ok(None);
     }
+    let head = python.head();
     let mut objects = Vec::new();
     for run in copy.runs() {
-        for object in (run.start..run.end - CLASS).step_by(8) {
-            let word = copy.word(object + CLASS);
+        for object in (run.start..run.end.saturating_sub(head)).step_by(8) {
+            let word = copy.word(object + head - 8);
             let class = classes.iter().find(|(class, _)| *class == word);
-            let class = class.filter(|_| python.is_counted(copy.word(object)) && !is_in_tuple(python, copy, object));
+            let class = class.filter(|_| python.is_counted(copy, object) && !is_in_tuple(python, copy, object));
             objects.extend(class.map(|(_, name)| (*name, object)));
         }
     }
@@ -154,24 +151,25 @@ fn blocks_of(
 
 /// Whether the words are the size and the first item of a tuple of classes.
 fn is_in_tuple(python: &mut Python, copy: &Image, object: u64) -> bool {
-    let tuple = object.wrapping_sub(BEHIND);
+    let tuple = object.wrapping_sub(16);
     let of = python.object(copy, tuple);
-    of.is_some_and(|of| python.type_name(of) == "tuple") && python.is_counted(copy.word(tuple))
+    of.is_some_and(|of| python.type_name(of) == "tuple") && python.is_counted(copy, tuple)
 }
 
-fn of_cupy(_: &mut Python, copy: &Image, objects: &[(&str, u64)], _: &mut Budget) -> Vec<Option<[u64; 3]>> {
+fn of_cupy(python: &mut Python, copy: &Image, objects: &[(&str, u64)], _: &mut Budget) -> Vec<Option<[u64; 3]>> {
+    let head = python.head();
     let chunks = objects.iter().filter(|(class, _)| *class == "_Chunk");
     let of_pools: Set<u64> = chunks
-        .flat_map(|(_, chunk)| (*chunk..*chunk + OBJECT_BYTES).step_by(8))
+        .flat_map(|(_, chunk)| (*chunk..*chunk + head + OBJECT_BYTES).step_by(8))
         .map(|place| copy.word(place))
         .collect();
     let is_given_out = |(class, object): &&(&str, u64)| {
         *class != "_Chunk" && !(class.ends_with("Memory") && *class != "PooledMemory" && of_pools.contains(object))
     };
     let memory = |(class, object): &(&str, u64)| {
-        let (address, bytes) = (copy.word(object + BEHIND), copy.word(object + BEHIND + 8));
+        let (address, bytes) = (copy.word(object + head), copy.word(object + head + 8));
         let is_whole = address % UNIT == 0 && (bytes % UNIT == 0 || *class != "PooledMemory");
-        is_whole.then(|| [address, bytes, copy.half(object + BEHIND + 16).into()])
+        is_whole.then(|| [address, bytes, copy.half(object + head + 16).into()])
     };
     objects.iter().filter(is_given_out).map(memory).collect()
 }
@@ -192,9 +190,10 @@ fn place_of_device(python: &mut Python, copy: &Image) -> Option<u64> {
 fn buffers(python: &mut Python, copy: &Image, objects: &[(&str, u64)], _: &mut Budget) -> Vec<Option<[u64; 3]>> {
     /// More than a buffer has, and less than the address of a stream.
     const MOST: u64 = 1 << 40;
+    let head = python.head();
     let without_alignment = place_of_device(python, copy);
     let memory = |(_, object): &(&str, u64)| {
-        let buffer = copy.word(object + BEHIND + 8);
+        let buffer = copy.word(object + head + 8);
         if buffer == 0 {
             return Some([0; 3]);
         }
@@ -211,11 +210,12 @@ fn buffers(python: &mut Python, copy: &Image, objects: &[(&str, u64)], _: &mut B
 }
 
 fn of_numba(python: &mut Python, copy: &Image, objects: &[(&str, u64)], budget: &mut Budget) -> Vec<Option<[u64; 3]>> {
+    let head = python.head();
     let mut memory = |object: u64| {
         let mut attributes = |python: &mut Python, object: u64| {
             let of = python.object(copy, object)?;
             let is_proxy = matches!(python.type_name(of), "ProxyType" | "weakproxy");
-            let object = if is_proxy { copy.word(object + BEHIND) } else { object };
+            let object = if is_proxy { copy.word(object + head) } else { object };
             // Objects may share a large dictionary.
             let values = budget.spend(1).then(|| python.values_by_name(copy, object))?;
             (budget.spend(values.len() as u64)).then(|| values.into_iter().collect::<Map<String, u64>>())
@@ -228,7 +228,7 @@ fn of_numba(python: &mut Python, copy: &Image, objects: &[(&str, u64)], budget: 
             return Some([0; 3]);
         }
         let pointer = *own.get("device_pointer")?;
-        let words = pointer + BEHIND..pointer + OBJECT_BYTES;
+        let words = pointer + head..pointer + head + OBJECT_BYTES;
         let mut inside = words.clone().step_by(8).map(|at| copy.word(at));
         let address = copy.word(inside.find(|place| words.contains(place))?);
         let context = attributes(python, *own.get("context")?)?;

@@ -15,7 +15,7 @@
 //! * [`text`]: Python's strings
 //! * [`names`]: what to call objects and references
 //!
-//! Deliberately absent: free-threaded and debug builds, which keep other headers in front of objects.
+//! Deliberately absent: debug builds, which keep other headers in front of objects.
 
 use crate::copy::Image;
 use crate::graph::Edge;
@@ -125,7 +125,7 @@ pub struct Python {
 }
 
 impl Python {
-    /// `3.12.3`.
+    /// `3.12.3`; `3.14.7t` if it is free-threaded.
     pub fn version(&self) -> String {
         self.version_text.clone()
     }
@@ -135,23 +135,40 @@ impl Python {
         self.version >> 16 & 0xff
     }
 
-    /// Bytes of a pool of its allocator.
+    /// Bytes of a pool of its allocator; 0: it has none, since its allocator is mimalloc.
     pub fn pool_bytes(&self) -> u64 {
-        if self.minor() >= 10 { 16 << 10 } else { 4 << 10 }
+        match self.minor() {
+            _ if self.offsets.is_free_threaded() => 0,
+            10.. => 16 << 10,
+            _ => 4 << 10,
+        }
+    }
+
+    /// Bytes of the head of each object.
+    pub fn head(&self) -> u64 {
+        self.offsets.head()
     }
 
     /// The type of the object at this address; `None` if no live object is there.
     #[inline]
     pub fn object(&mut self, copy: &Image, address: u64) -> Option<TypeId> {
-        if address & 7 != 0 || !copy.has(address) || !self.is_counted(copy.word(address)) {
+        if address & 7 != 0 || !copy.has(address) || !self.is_counted(copy, address) {
             return None;
         }
-        self.types.get(copy, &self.offsets, copy.word(address + OBJECT_TYPE))
+        self.types
+            .get(copy, &self.offsets, copy.word(address + self.head() - 8))
     }
 
-    /// Whether the first word of an object can be its count.
+    /// Whether the words in front of an object's type can be its count.
     #[inline]
-    pub fn is_counted(&self, word: u64) -> bool {
+    pub fn is_counted(&self, copy: &Image, address: u64) -> bool {
+        if self.offsets.is_free_threaded() {
+            let words = copy.word(address + LOCAL);
+            // Pointers have neither.
+            let (flags, lock) = (words & 0xffff, words >> 16 & 0xff);
+            return flags < 16 && lock < 4 && (words >> 32 != 0 || copy.word(address + SHARED) > SHARED_FLAGS);
+        }
+        let word = copy.word(address);
         // From 3.14 on the topmost 16 bits hold flags.
         let rest = if self.minor() >= 14 {
             word << 16 >> 48
@@ -184,7 +201,7 @@ impl Python {
         let of = self.object(copy, address)?;
         let info = &self.types[of];
         let is_reference = !info.is_heap && matches!(&*info.name, "ReferenceType" | "weakref");
-        let referent = copy.word(address + 16);
+        let referent = copy.word(address + self.head());
         let object = self.object(copy, referent).filter(|_| is_reference);
         object
             .is_some_and(|of| self.type_name(of) != "NoneType")
@@ -205,8 +222,19 @@ impl Python {
         &self.types[of].name
     }
 
-    /// The reference count of an object; [`IMMORTAL`] if it is never freed.
+    /// The reference count of an object; [`IMMORTAL`] if it is never freed, or counted elsewhere, too.
     pub fn count(&self, copy: &Image, address: u64) -> u64 {
+        if self.offsets.is_free_threaded() {
+            let local = copy.word(address.wrapping_add(LOCAL)) >> 32;
+            // References from frames, and from instances to their class, may be counted elsewhere.
+            let is_deferred = self.gc_bits(copy, address) & tracked::DEFERRED != 0;
+            if local == u64::from(u32::MAX) || is_deferred || self.types.is_class(copy, &self.offsets, address) {
+                return IMMORTAL;
+            }
+            // It is negative if the last references to objects of other threads are not settled yet.
+            let shared = copy.word(address.wrapping_add(SHARED)) as i64 >> SHARED_FLAGS.count_ones();
+            return (local as i64 + shared).max(0) as u64;
+        }
         let count = copy.word(address);
         match count as u32 {
             _ if self.minor() < 12 => count,
@@ -219,9 +247,11 @@ impl Python {
 /// The reference count of objects that are never freed: more than any number of references.
 pub const IMMORTAL: u64 = u64::MAX;
 
-/// `ob_type`, and the size of an object of variable size; the same in all versions.
-const OBJECT_TYPE: u64 = 8;
-const OBJECT_SIZE: u64 = 16;
+/// Where the head of an object has, in free-threaded builds: 16 bits of flags, 8 of a lock, 8 of the collector, 32 of the count of
+/// its own thread; and the count of all other threads, above 2 bits of flags.
+const LOCAL: u64 = 8;
+const SHARED: u64 = 16;
+const SHARED_FLAGS: u64 = 3;
 
 /// The name of a reference.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -110,7 +110,7 @@ fn program(name: &str) -> PathBuf {
 
 /// The commands of all interpreters.
 fn interpreters() -> impl Iterator<Item = &'static PathBuf> {
-    interpreters::interpreters().iter().map(|python| &python.command)
+    interpreters::recorded().iter().map(|python| &python.command)
 }
 
 fn compile(to: &Path, source: &str, options: &[&str]) {

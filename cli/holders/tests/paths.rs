@@ -31,6 +31,8 @@ impl Program {
     fn start(python: &Path, script: &Path) -> Program {
         let mut child = Command::new(python)
             .arg(script)
+            // Threads of free-threaded builds have the variables of the thread that starts them.
+            .env("PYTHON_THREAD_INHERIT_CONTEXT", "0")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -66,7 +68,7 @@ impl Program {
 
 /// The commands of all interpreters.
 fn interpreters() -> impl Iterator<Item = &'static PathBuf> {
-    interpreters::interpreters().iter().map(|python| &python.command)
+    interpreters::recorded().iter().map(|python| &python.command)
 }
 
 fn kinds() -> PathBuf {

@@ -19,7 +19,7 @@ mod hostile;
 #[path = "python/offsets.rs"]
 mod offsets;
 
-use interpreters::interpreters;
+use interpreters::recorded as interpreters;
 
 /// A program that has written its first line and waits for its standard input to close.
 struct Waiting {

@@ -69,7 +69,7 @@ guides! {
     "systemd" = "launchers/systemd.md";
     "jupyter" = "launchers/jupyter.md";
     "why" = "why.md";
-    "attach" = "attach.md";
+    "attach" = "why.md", "attach";
     "by-category" = "categories.md";
     "sampling" = "sampling.md";
     "time" = "time.md";
@@ -77,7 +77,7 @@ guides! {
     "snapshots" = "time.md", "snapshots";
     "timeline" = "time.md", "timeline";
     "phases" = "time.md", "phases";
-    "live" = "live.md";
+    "live" = "time.md", "live";
     "fragmentation" = "fragmentation.md";
     "trend" = "trend.md";
     "fleet" = "fleet.md";
@@ -89,10 +89,10 @@ guides! {
     "pytest" = "ci.md", "pytest";
     "agents" = "agents.md";
     "python" = "frameworks.md";
-    "adapters" = "adapters.md";
+    "adapters" = "frameworks.md", "adapters";
     "formats" = "formats.md";
     "datasets" = "dataset.md";
-    "json" = "json.md";
+    "json" = "formats.md", "json";
     "configuration" = "configuration.md";
     "environment" = "configuration.md", "environment";
     "config" = "configuration.md", "config";

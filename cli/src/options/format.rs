@@ -13,7 +13,7 @@ use crate::verdict::{self, SourceRoot};
 pub enum Format {
     /// Text for a terminal
     Text,
-    /// JSON with every field, described in docs/json.md
+    /// JSON with every field, described by `culeak help json`
     Json,
     /// JUnit test report with one test per call site
     Junit,

@@ -246,7 +246,7 @@ fn row(
         .as_ref()
         .filter(|_| class.is_growth())
         .and_then(|label| devices.iter().find(|device| device.label == *label))
-        .and_then(|device| device.after(bytes.pace));
+        .and_then(|device| device.after(bytes.evidence.pace));
     let mut row = Row {
         class,
         judged_by,

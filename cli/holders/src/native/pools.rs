@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use super::mimalloc;
 use super::pages::{Heap, Pages};
 use crate::copy::{Image, PAGE};
 
@@ -73,8 +74,11 @@ impl Pool {
     }
 }
 
-/// Finds the pools in anonymous memory without another owner.
+/// Finds the pools in anonymous memory without another owner. `pool_bytes`: 0 if the allocator is mimalloc.
 pub fn find(copy: &Image, pages: &mut Pages, memory: &[Range<u64>], pool_bytes: u64) {
+    if pool_bytes == 0 {
+        return mimalloc::find(copy, pages, memory);
+    }
     if !pool_bytes.is_power_of_two() || !(PAGE..=16 * 1024).contains(&pool_bytes) {
         return;
     }
@@ -94,12 +98,18 @@ pub fn find(copy: &Image, pages: &mut Pages, memory: &[Range<u64>], pool_bytes: 
 /// The size of the blocks of the pool that contains this address.
 #[inline]
 pub fn block_bytes(copy: &Image, address: u64, pool_bytes: u64) -> u64 {
+    if pool_bytes == 0 {
+        return mimalloc::block_bytes(copy, address);
+    }
     let base = address & !(pool_bytes - 1);
     (u64::from(copy.half(base + 36)) + 1) * 16
 }
 
 /// The start of the block that contains this address, whether it is in use or not.
 pub fn block_around(copy: &Image, address: u64, pool_bytes: u64) -> Option<u64> {
+    if pool_bytes == 0 {
+        return mimalloc::block_around(copy, address);
+    }
     let first = (address & !(pool_bytes - 1)) + HEADER;
     let bytes = block_bytes(copy, address, pool_bytes);
     let index = address.checked_sub(first)? / bytes;

@@ -70,7 +70,8 @@ impl Owners {
         };
         let classes = python.types_below(copy, "Module");
         let is_module = |node: &NodeId| {
-            graph.kind(*node) == NodeKind::Python && classes.contains(&copy.word(graph.address(*node) + 8))
+            graph.kind(*node) == NodeKind::Python
+                && classes.contains(&copy.word(graph.address(*node) + python.head() - 8))
         };
         let nodes: Vec<NodeId> = match classes.is_empty() {
             true => return owners,

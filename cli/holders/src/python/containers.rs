@@ -14,7 +14,7 @@ use crate::copy::{Image, PAGE};
 use crate::graph::{Edge, EdgeKind};
 use crate::python::references::is_address;
 use crate::python::types::Kind;
-use crate::python::{OBJECT_SIZE, Python, Reference, Sort, TypeId};
+use crate::python::{Python, Reference, Sort, TypeId};
 use culeak::cpython::ABSENT;
 
 /// More than fits into memory.
@@ -189,7 +189,7 @@ impl Python {
     pub(super) fn ordered_nodes<'a>(&self, copy: &'a Image, dict: u64) -> impl Iterator<Item = u64> + use<'a> {
         const NEXT: u64 = 16;
         // A torn list may lead back into itself.
-        let used = copy.word(dict + OBJECT_SIZE).min(copy.copied_bytes() / 32);
+        let used = copy.word(dict + self.head()).min(copy.copied_bytes() / 32);
         let mut node = copy.word(dict + self.offsets.dict_bytes);
         (0..used).map_while(move |_| {
             let this = node;
@@ -209,7 +209,7 @@ impl Python {
 
     /// The array of a list, or the elements of a tuple.
     pub(super) fn elements(&self, copy: &Image, start: u64, object: u64) -> Option<Range<u64>> {
-        array(start, copy.word(object + OBJECT_SIZE), 8).filter(|range| is_present(copy, range))
+        array(start, copy.word(object + self.head()), 8).filter(|range| is_present(copy, range))
     }
 
     pub(super) fn element_references(&self, copy: &Image, elements: Option<Range<u64>>, found: &mut Vec<Reference>) {
@@ -225,8 +225,8 @@ impl Python {
         let word = |offset| copy.word(object + offset);
         // Keys are shared by dictionaries with their own values.
         let (count, array) = match self.types[of].kind {
-            Kind::List => (word(OBJECT_SIZE), o.list_items),
-            Kind::Dict | Kind::OrderedDict if word(o.dict_values) == 0 => (word(OBJECT_SIZE), o.dict_keys),
+            Kind::List => (word(self.head()), o.list_items),
+            Kind::Dict | Kind::OrderedDict if word(o.dict_values) == 0 => (word(self.head()), o.dict_keys),
             Kind::Dict | Kind::OrderedDict => return None,
             Kind::Set => (word(o.set_mask), o.set_table),
             _ => return None,
@@ -254,9 +254,9 @@ impl Python {
     /// The blocks of a deque: {previous, 64 elements, next}, and the elements in use: index of the first, number.
     pub(super) fn deque_blocks(&self, copy: &Image, deque: u64) -> (Vec<u64>, u64, u64) {
         let (mut block, first, count) = (
-            copy.word(deque + 24),
-            copy.word(deque + 40),
-            copy.word(deque + OBJECT_SIZE),
+            copy.word(deque + self.head() + 8),
+            copy.word(deque + self.head() + 24),
+            copy.word(deque + self.head()),
         );
         let mut blocks = Vec::new();
         if first >= DEQUE_BLOCK || count > copy.copied_bytes() / 8 {

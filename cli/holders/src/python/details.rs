@@ -1,21 +1,16 @@
 //! What paths are described with besides names: closures, context variables, the collector.
 
 use crate::copy::Image;
+use crate::python::Python;
 use crate::python::text::{MOST_CHARACTERS, plain};
-use crate::python::{OBJECT_SIZE, Python};
 use culeak::cpython::ABSENT;
-
-/// The name of a `contextvars.ContextVar`, in all versions.
-const CONTEXT_VARIABLE_NAME: u64 = 16;
 
 impl Python {
     /// The variable of the enclosing function that is in this cell of a function's closure.
     pub(crate) fn free_variable(&mut self, copy: &Image, function: u64, index: u64) -> Option<String> {
         let code = Some(copy.word(function + self.offsets.function_code)).filter(|code| self.is_code(copy, *code))?;
-        let cells = copy.word(
-            copy.word(function + self.offsets.function_closure)
-                .wrapping_add(OBJECT_SIZE),
-        );
+        let closure = copy.word(function + self.offsets.function_closure);
+        let cells = copy.word(closure.wrapping_add(self.head()));
         let index = self.variables(copy, code).checked_sub(cells)?.checked_add(index)?;
         let name = self.name_of_variable(copy, code, index)?;
         self.text(copy, name, MOST_CHARACTERS).map(|name| plain(&name))
@@ -27,7 +22,7 @@ impl Python {
         if self.type_name(of) != "ContextVar" {
             return None;
         }
-        let name = self.text(copy, copy.word(address + CONTEXT_VARIABLE_NAME), MOST_CHARACTERS);
+        let name = self.text(copy, copy.word(address + self.head()), MOST_CHARACTERS);
         name.map(|name| plain(&name))
     }
 

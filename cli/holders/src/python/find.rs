@@ -7,9 +7,9 @@
 use crate::Error;
 use crate::copy::Image;
 use crate::modules::{Module, Modules};
+use crate::python::Python;
 use crate::python::references::is_address;
 use crate::python::types::{Kind, Types};
-use crate::python::{OBJECT_TYPE, Python};
 use culeak::cpython::{self, ABSENT, Offsets, State};
 
 /// Why an interpreter cannot be used; completes "Python 3.14: …".
@@ -19,7 +19,7 @@ impl Python {
     /// `None` without Python in the process.
     ///
     /// # Errors
-    /// The interpreter is not supported: an unknown version, a free-threaded or a debug build, or a failed check.
+    /// The interpreter is not supported: an unknown version, a free-threaded 3.15, a debug build, or a failed check.
     pub fn find(copy: &Image, modules: &Modules) -> Result<Option<Python>, Error> {
         let unsupported = |module: &Module, reason: Reason| Error::Unsupported(format!("{}: {reason}", module.path));
         // An interpreter has another name if a program contains it; looking at every file takes longer.
@@ -40,7 +40,11 @@ impl Python {
     }
 }
 
-const UNKNOWN: &str = "is not supported (3.8 to 3.15 are); what it holds cannot be searched for";
+const UNKNOWN: &str =
+    "is not supported (3.8 to 3.15 are, and free-threaded 3.13 and 3.14); what it holds cannot be searched for";
+/// The first word of an interpreter's description, and where it says that the build is free-threaded.
+const COOKIE: u64 = u64::from_le_bytes(*b"xdebugpy");
+const FREE_THREADED: u64 = 16;
 
 fn examine(copy: &Image, module: &Module, runtime: u64, find: &dyn Fn(&str) -> Option<u64>) -> Result<Python, Reason> {
     let exported = find("Py_Version").map(|address| copy.half(address));
@@ -77,7 +81,14 @@ fn with_version(
 ) -> Result<Python, Reason> {
     let (major, minor) = (version >> 24, version >> 16 & 0xff);
     let name = format!("Python {major}.{minor}");
-    let table = if major == 3 { cpython::of(minor).next() } else { None };
+    let is_free_threaded = minor >= 13 && copy.word(runtime) == COOKIE && copy.word(runtime + FREE_THREADED) != 0;
+    let (name, table) = match is_free_threaded {
+        true => {
+            let table = cpython::FREE_THREADED.iter().find(|table| table.minor() == minor);
+            (format!("free-threaded {name}"), table)
+        }
+        false => (name, if major == 3 { cpython::of(minor).next() } else { None }),
+    };
     let table = table.ok_or_else(|| format!("{name} {UNKNOWN}"))?;
     let (offsets, state) = described(copy, runtime, &name, table)?;
     let types = Types::new(minor, &offsets, find);
@@ -105,16 +116,9 @@ fn described(copy: &Image, runtime: u64, name: &str, table: &Offsets) -> Result<
     if table.described_runtime_interpreters == ABSENT {
         return Ok((*table, State::Known));
     }
-    const COOKIE: u64 = u64::from_le_bytes(*b"xdebugpy");
-    const FREE_THREADED: u64 = 16;
     if copy.word(runtime) != COOKIE {
         return Err(format!(
             "{name} does not describe its structures as other builds of this version do"
-        ));
-    }
-    if copy.word(runtime + FREE_THREADED) != 0 {
-        return Err(format!(
-            "a free-threaded build of {name} keeps other structures and is not supported; run the build with the GIL"
         ));
     }
     let mut own = *table;
@@ -172,7 +176,7 @@ impl Python {
     fn known_objects(&mut self, copy: &Image, find: &dyn Fn(&str) -> Option<u64>) -> Result<(), &'static str> {
         let o = self.offsets;
         let type_type = find("PyType_Type").ok_or("types")?;
-        if copy.word(type_type + OBJECT_TYPE) != type_type {
+        if copy.word(type_type + o.head() - 8) != type_type {
             return Err("types");
         }
         // The dictionary of a class has only texts as keys, so it has the look-up function of such dictionaries.
@@ -202,7 +206,8 @@ impl Python {
         if !number.starts_with(&expected) {
             return Err("sys.version");
         }
-        self.version_text = number.trim_end_matches('+').to_owned();
+        let free_threaded = if o.is_free_threaded() { "t" } else { "" };
+        self.version_text = format!("{}{free_threaded}", number.trim_end_matches('+'));
         Ok(())
     }
 }

@@ -15,7 +15,7 @@ use crate::python::containers::is_present;
 use crate::python::references::{is_address, refer};
 use crate::python::text::{MOST_CHARACTERS, plain};
 use crate::python::types::Kind;
-use crate::python::{OBJECT_SIZE, OBJECT_TYPE, Python, Reference, Sort};
+use crate::python::{Python, Reference, Sort};
 use culeak::cpython::ABSENT;
 
 /// More than a frame has.
@@ -48,7 +48,7 @@ impl Python {
     }
 
     pub(super) fn is_code(&self, copy: &Image, address: u64) -> bool {
-        is_address(address) && copy.has(address) && copy.word(address + OBJECT_TYPE) == self.code_type
+        is_address(address) && copy.has(address) && copy.word(address + self.head() - 8) == self.code_type
     }
 
     /// The code of a frame that is not an object; `None` if it runs none.
@@ -63,7 +63,7 @@ impl Python {
         let mut count = u64::from(copy.half(code + o.code_variables));
         if o.code_cell_names != ABSENT {
             for names in [o.code_cell_names, o.code_free_names] {
-                count = count.saturating_add(copy.word(copy.word(code + names).wrapping_add(OBJECT_SIZE)));
+                count = count.saturating_add(copy.word(copy.word(code + names).wrapping_add(self.head())));
             }
         }
         count
@@ -237,7 +237,15 @@ impl Python {
         };
         let code = self.frame_code(copy, frame)?;
         let instruction = copy.word(frame + o.frame_instruction);
-        let offset = instruction.checked_sub(code + o.code_instructions);
+        let first = match o.code_copies {
+            ABSENT => code + o.code_instructions,
+            // Free-threaded: each thread has its own copy, in a list behind its length.
+            at => {
+                let number = u64::from(copy.half(frame + o.frame_copy));
+                copy.word(copy.word(code + at).wrapping_add(8 + number * 8))
+            }
+        };
+        let offset = instruction.checked_sub(first);
         let offset = offset.and_then(|offset| u32::try_from(offset).ok());
         Some((code, offset.unwrap_or(BEFORE_FIRST)))
     }

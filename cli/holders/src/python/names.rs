@@ -7,7 +7,7 @@ use crate::python::frames::{FRAME_FIELD, FRAME_FIELDS};
 use crate::python::references::{STATE_WORDS, is_address};
 use crate::python::text::{MOST_CHARACTERS, plain, quoted};
 use crate::python::types::Kind;
-use crate::python::{Label, OBJECT_SIZE, Python, Reference, TypeId};
+use crate::python::{Label, Python, Reference, TypeId};
 
 impl Python {
     /// What to call an object: `list of 60`, `Cache`, `function f`, `generator gen, train.py:62`.
@@ -17,10 +17,10 @@ impl Python {
         let named = |text: String| format!("{name} {text}");
         match kind {
             Kind::List | Kind::Tuple | Kind::Dict | Kind::OrderedDict | Kind::Deque => {
-                named(format!("of {}", copy.word(address + OBJECT_SIZE)))
+                named(format!("of {}", copy.word(address + self.head())))
             }
             // Its first word is the number of slots in use or marked as removed; the next one is that in use.
-            Kind::Set => named(format!("of {}", copy.word(address + OBJECT_SIZE + 8))),
+            Kind::Set => named(format!("of {}", copy.word(address + self.head() + 8))),
             Kind::Function => named(self.short_text(copy, copy.word(address + o.function_name))),
             Kind::Method => {
                 let function = copy.word(address + o.method_function);
@@ -202,15 +202,14 @@ impl Python {
 
     /// The value of an `int` of at most 60 bits.
     fn small_number(&self, copy: &Image, number: u64) -> Option<i64> {
-        const DIGITS: u64 = 24;
         const DIGIT_BITS: u32 = 30;
-        let size = copy.word(number + OBJECT_SIZE);
+        let size = copy.word(number + self.head());
         let (digits, is_negative) = match self.minor() {
             // The low bits are the sign: 0 positive, 1 zero, 2 negative.
             12.. => (size >> 3, size & 3 == 2),
             _ => ((size as i64).unsigned_abs(), (size as i64) < 0),
         };
-        let digit = |index: u64| i64::from(copy.half(number + DIGITS + index * 4));
+        let digit = |index: u64| i64::from(copy.half(number + self.head() + 8 + index * 4));
         let value = match digits {
             0 => 0,
             1 => digit(0),

@@ -10,7 +10,7 @@ use crate::copy::{Image, PAGE};
 use crate::graph::{Edge, EdgeKind};
 use crate::python::containers::{DEQUE_NEXT, is_present};
 use crate::python::types::{Kind, TypeInfo};
-use crate::python::{OBJECT_SIZE, OBJECT_TYPE, Python, Reference, Sort, TypeId};
+use crate::python::{Python, Reference, Sort, TypeId};
 
 /// The index of the first word of a module's state.
 pub const STATE_WORDS: u64 = 1 << 20;
@@ -25,7 +25,7 @@ impl Python {
     pub fn references(&mut self, copy: &Image, address: u64, of: TypeId, found: &mut Vec<Reference>) {
         let info = &self.types[of];
         if info.is_heap {
-            let class = copy.word(address + OBJECT_TYPE);
+            let class = copy.word(address + self.head() - 8);
             refer(found, Edge::new(EdgeKind::Class, 0), class, Sort::Context);
         }
         let o = &self.offsets;
@@ -88,11 +88,13 @@ impl Python {
     /// The dictionary of an instance, or the attributes in its place, where it is not a field.
     fn attributes(&self, copy: &Image, address: u64, info: &TypeInfo, found: &mut Vec<Reference>) {
         let mut dictionary = |target: u64| refer(found, Edge::new(EdgeKind::Dictionary, 0), target, Sort::Named);
+        // Free-threaded builds have no links of the collector in between.
+        let before = if self.offsets.is_free_threaded() { 8 } else { 24 };
         if self.minor() >= 11 && info.has_managed_dict() {
             match self.minor() {
                 11 => dictionary(copy.word(address - 24)),
                 12 if copy.word(address - 24) & 1 == 1 => {}
-                _ => dictionary(copy.word(address - 24)),
+                _ => dictionary(copy.word(address - before)),
             }
         } else if info.dict_offset < 0 && self.minor() < 12 {
             let end = address + self.bytes(copy, address, info).next_multiple_of(8);
@@ -147,7 +149,7 @@ impl Python {
             Kind::Frame | Kind::Generator if self.minor() >= 11 => self.frame_slots(copy, address, info.kind) * 8,
             _ if info.item == 0 => 0,
             _ => {
-                let size = copy.word(address + OBJECT_SIZE);
+                let size = copy.word(address + self.head());
                 let count = match info.is_number() {
                     true if self.minor() >= 12 => size >> 3,
                     _ => (size as i64).unsigned_abs(),
@@ -163,7 +165,7 @@ impl Python {
 
     /// Bytes in front of objects of this type that belong to them.
     pub fn header_bytes(&self, of: TypeId) -> u64 {
-        self.types[of].header_bytes(self.minor())
+        self.types[of].header_bytes(&self.offsets)
     }
 
     /// The object's memory: from before its header for the collector to its end.

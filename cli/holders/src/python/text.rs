@@ -15,9 +15,9 @@ impl Python {
             return None;
         }
         let o = &self.offsets;
-        // Bits from the lowest: interned 2, kind 3, compact 1, ascii 1.
-        let state = copy.half(address + o.text_state);
-        let (width, is_compact, is_ascii) = (u64::from(state >> 2 & 7), state >> 5 & 1 == 1, state >> 6 & 1 == 1);
+        // Bits from the lowest: whether it is interned; kind 3, compact 1, ascii 1.
+        let state = copy.half(address + o.text_state) >> o.text_kind_bit;
+        let (width, is_compact, is_ascii) = (u64::from(state & 7), state >> 3 & 1 == 1, state >> 4 & 1 == 1);
         let start = match (is_compact, is_ascii) {
             (true, true) => address + o.text_ascii,
             (true, false) => address + o.text_compact,
@@ -40,9 +40,9 @@ impl Python {
 
     /// Bytes of a `str` behind its header.
     pub(super) fn text_bytes(&self, copy: &Image, address: u64) -> u64 {
-        let state = copy.half(address + self.offsets.text_state);
-        let is_compact = state >> 5 & 1 == 1;
-        let (width, length) = (u64::from(state >> 2 & 7), copy.word(address + self.offsets.text_length));
+        let state = copy.half(address + self.offsets.text_state) >> self.offsets.text_kind_bit;
+        let is_compact = state >> 3 & 1 == 1;
+        let (width, length) = (u64::from(state & 7), copy.word(address + self.offsets.text_length));
         if is_compact {
             length.saturating_add(1).saturating_mul(width)
         } else {
@@ -52,12 +52,11 @@ impl Python {
 
     /// The contents of a `bytes` object up to a limit.
     pub(super) fn byte_string(&self, copy: &Image, address: u64, limit: u64) -> Option<Vec<u8>> {
-        const CONTENTS: u64 = 32;
         if !is_address(address) {
             return None;
         }
-        let length = copy.word(address + super::OBJECT_SIZE).min(limit);
-        let start = address + CONTENTS;
+        let length = copy.word(address + self.head()).min(limit);
+        let start = address + self.head() + 16;
         copy.bytes(start..start.checked_add(length)?)
     }
 }

@@ -2,12 +2,14 @@
 //!
 //! The header is two words: the next object of the list and the previous one, with flags in their low bits. A list in the
 //! copy of a running process usually breaks off; what it yields until then is a bonus.
+//!
+//! Free-threaded builds have no lists, and bits in the head of each object in place of the header.
 
 use crate::copy::Image;
 use crate::modules::{Module, Modules};
 use crate::python::references::is_address;
-use crate::python::types::{Kind, TypeInfo};
-use crate::python::{OBJECT_TYPE, Python, TypeId};
+use crate::python::types::{Kind, READY, TRACKED, TypeInfo};
+use crate::python::{LOCAL, Python, TypeId};
 use crate::starts_with_one;
 use culeak::cpython::ABSENT;
 
@@ -15,6 +17,10 @@ const HEADER: u64 = 16;
 const FLAGS: u64 = 3;
 /// Three generations and those that the collector leaves alone.
 const GENERATIONS: u64 = 3;
+/// Bits of the collector in free-threaded builds: the object is tracked, frozen, or has counts elsewhere, too.
+const IS_TRACKED: u64 = 1;
+const FROZEN: u64 = 8;
+pub(super) const DEFERRED: u64 = 64;
 const MOST_INTERPRETERS: usize = 1000;
 
 impl Python {
@@ -40,6 +46,9 @@ impl Python {
 
     /// Objects that `gc.freeze()` keeps from being freed.
     pub fn frozen(&mut self, copy: &Image) -> Vec<u64> {
+        if self.offsets.is_free_threaded() {
+            return self.with_bits(copy, IS_TRACKED | FROZEN);
+        }
         let mut frozen = Vec::new();
         for collector in self.collectors(copy) {
             let head = collector + self.offsets.gc_permanent;
@@ -51,6 +60,9 @@ impl Python {
     /// Objects that the collector tracks: its lists as far as they can be walked.
     pub fn tracked(&mut self, copy: &Image, see: &mut dyn FnMut(u64)) {
         let o = self.offsets;
+        if o.is_free_threaded() {
+            return self.with_bits(copy, IS_TRACKED).into_iter().for_each(see);
+        }
         for collector in self.collectors(copy) {
             let generations = (0..GENERATIONS).map(|number| o.gc_generations + number * o.gc_generation_bytes);
             // A collection keeps counts where the previous object is.
@@ -67,7 +79,33 @@ impl Python {
         // Static types have no header.
         let has_header = info.is_tracked
             && (info.kind != Kind::Type || TypeInfo::is_heap_type(copy.word(address + self.offsets.type_flags)));
-        has_header && copy.word(address.wrapping_sub(HEADER)) & !FLAGS != 0
+        match self.offsets.is_free_threaded() {
+            true => self.gc_bits(copy, address) & IS_TRACKED != 0,
+            false => has_header && copy.word(address.wrapping_sub(HEADER)) & !FLAGS != 0,
+        }
+    }
+
+    /// Free-threaded builds: the collector's bits of an object.
+    pub(super) fn gc_bits(&self, copy: &Image, address: u64) -> u64 {
+        copy.word(address.wrapping_add(LOCAL)) >> 24 & 0xff
+    }
+
+    /// Free-threaded builds: the objects with these bits, which are in no list, so that all copied memory is searched. Freed objects
+    /// have lost them.
+    fn with_bits(&mut self, copy: &Image, bits: u64) -> Vec<u64> {
+        let o = self.offsets;
+        let is_type = |of: u64| copy.has(of) && copy.word(of + o.type_flags) & (READY | TRACKED) == READY | TRACKED;
+        let found = copy.search(
+            |value| value & 7 == 0 && is_address(value),
+            |place, value| {
+                let object = place.checked_sub(o.head() - 8)?;
+                (object & 15 == 0 && self.gc_bits(copy, object) & bits == bits && is_type(value)).then_some(object)
+            },
+        );
+        found
+            .into_iter()
+            .filter(|object| self.object(copy, *object).is_some())
+            .collect()
     }
 
     fn list(&mut self, copy: &Image, head: u64, is_collecting: bool, see: &mut dyn FnMut(u64)) {
@@ -90,11 +128,12 @@ impl Python {
     pub fn places_of_tracked(&self, copy: &Image, start: u64, bytes: u64) -> impl Iterator<Item = u64> {
         // A dictionary and weak references may lie in front of the header.
         [HEADER, HEADER + 16].into_iter().filter_map(move |before| {
-            if bytes < before + 16 || !is_address(start) {
+            // Free-threaded builds have no links.
+            if bytes < before + 16 || !is_address(start) || self.offsets.is_free_threaded() {
                 return None;
             }
             let address = start + before;
-            if !self.is_counted(copy.word(address)) {
+            if !self.is_counted(copy, address) {
                 return None;
             }
             let (next, previous) = (copy.word(address - HEADER) & !FLAGS, copy.word(address - 8) & !FLAGS);
@@ -108,9 +147,11 @@ impl Python {
         let places: Vec<u64> = self.places_of_tracked(copy, start, bytes).collect();
         places.into_iter().find_map(|address| {
             let before = address - start;
-            let of = self.types.get(copy, &self.offsets, copy.word(address + OBJECT_TYPE))?;
+            let of = self
+                .types
+                .get(copy, &self.offsets, copy.word(address + self.head() - 8))?;
             let info = &self.types[of];
-            let fits = info.is_tracked && info.header_bytes(self.minor()) == before && before + info.basic <= bytes;
+            let fits = info.is_tracked && info.header_bytes(&self.offsets) == before && before + info.basic <= bytes;
             fits.then_some(address)
         })
     }

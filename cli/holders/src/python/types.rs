@@ -9,7 +9,7 @@ use std::ops::Index;
 use crate::Map;
 use crate::copy::Image;
 use crate::graph::{Edge, EdgeKind};
-use crate::python::{OBJECT_TYPE, Sort, TypeId};
+use crate::python::{Sort, TypeId};
 use culeak::cpython::{ABSENT, Offsets};
 
 /// How the references of an object are found, besides its fields.
@@ -82,8 +82,8 @@ const INLINE_VALUES: u64 = 1 << 2;
 const MANAGED_WEAKREF: u64 = 1 << 3;
 const MANAGED_DICT: u64 = 1 << 4;
 const HEAP: u64 = 1 << 9;
-const READY: u64 = 1 << 12;
-const TRACKED: u64 = 1 << 14;
+pub(super) const READY: u64 = 1 << 12;
+pub(super) const TRACKED: u64 = 1 << 14;
 const LONG: u32 = 24;
 const TEXT: u32 = 28;
 const TYPE: u32 = 31;
@@ -105,13 +105,14 @@ impl TypeInfo {
     }
 
     /// Bytes in front of the object that belong to it.
-    pub fn header_bytes(&self, minor: u32) -> u64 {
-        let managed = match minor {
+    pub fn header_bytes(&self, offsets: &Offsets) -> u64 {
+        let managed = match offsets.minor() {
             ..=10 => 0,
             11 => self.flags & MANAGED_DICT,
             _ => self.flags & (MANAGED_DICT | MANAGED_WEAKREF),
         };
-        (if self.is_tracked { 16 } else { 0 }) + (if managed != 0 { 16 } else { 0 })
+        let has_links = self.is_tracked && !offsets.is_free_threaded();
+        (if has_links { 16 } else { 0 }) + (if managed != 0 { 16 } else { 0 })
     }
 }
 
@@ -172,6 +173,12 @@ impl Types {
         found
     }
 
+    /// Whether the object is a class.
+    pub fn is_class(&self, copy: &Image, offsets: &Offsets, object: u64) -> bool {
+        let class = copy.word(object.wrapping_add(offsets.head() - 8));
+        copy.word(class.wrapping_add(offsets.type_flags)) >> TYPE & 1 == 1
+    }
+
     pub fn addresses(&self) -> impl Iterator<Item = u64> + '_ {
         self.all.iter().map(|info| info.address)
     }
@@ -194,21 +201,22 @@ impl Types {
     fn bases(&self, copy: &Image, offsets: &Offsets, address: u64) -> Option<Vec<u64>> {
         let mut bases = vec![address];
         let mut at = address;
+        let type_of = |object: u64| copy.word(object + offsets.head() - 8);
         loop {
             let is_type = |of: u64| {
-                let meta = if copy.has(of) { copy.word(of + OBJECT_TYPE) } else { 0 };
+                let meta = if copy.has(of) { type_of(of) } else { 0 };
                 copy.has(meta) && copy.word(meta + offsets.type_flags) >> TYPE & 1 == 1
             };
-            if at & 7 != 0 || !is_type(at) || !is_type(copy.word(at + OBJECT_TYPE)) {
+            if at & 7 != 0 || !is_type(at) || !is_type(type_of(at)) {
                 return None;
             }
             let basic = copy.word(at + offsets.type_basic_bytes);
             let item = copy.word(at + offsets.type_item_bytes);
             let base = copy.word(at + offsets.type_base);
             // C code may use a type that it never completed.
-            let is_incomplete = at == address && base == 0 && copy.word(at + OBJECT_TYPE) == self.type_type;
+            let is_incomplete = at == address && base == 0 && type_of(at) == self.type_type;
             if copy.word(at + offsets.type_flags) & READY == 0 && !is_incomplete
-                || !(16..LARGEST_OBJECT).contains(&basic)
+                || !(offsets.head()..LARGEST_OBJECT).contains(&basic)
                 || item >= LARGEST_OBJECT
             {
                 return None;
@@ -304,7 +312,7 @@ impl Types {
                 return (Some((kind, fields.enumerate().map(number).collect())), rest);
             }
         }
-        let first = if item(bases[0]) > 0 { 24 } else { 16 };
+        let first = offsets.head() + if item(bases[0]) > 0 { 8 } else { 0 };
         (None, first)
     }
 }
@@ -316,8 +324,8 @@ fn number(copy: &Image, offsets: &Offsets, bases: &[u64]) -> Option<Number> {
     match copy.text(copy.word(of + offsets.type_name), 16).as_str() {
         "int" => Some(Number::Integer),
         "float" => Some(Number::Float),
-        "bytes" => Some(Number::Bytes(32)),
-        "bytearray" => Some(Number::Buffer(40)),
+        "bytes" => Some(Number::Bytes(offsets.head() + 16)),
+        "bytearray" => Some(Number::Buffer(offsets.head() + 24)),
         _ => None,
     }
 }
@@ -418,9 +426,10 @@ fn known(o: &Offsets) -> Vec<Known> {
     // The buffer that it describes again belongs to the managed buffer.
     let view = fields![Named o.memoryview_buffer => "obj"];
     // The value that it remembers belongs to the context.
-    let variable = fields![Named 24 => "default"];
-    let range = fields![Named 16 => "start", Named 24 => "stop", Named 32 => "step", Named 40 => "length"];
-    let descriptor = fields![Context 16 => "__objclass__"];
+    let head = o.head();
+    let variable = fields![Named head + 8 => "default"];
+    let range = fields![Named head => "start", Named head + 8 => "stop", Named head + 16 => "step", Named head + 24 => "length"];
+    let descriptor = fields![Context head => "__objclass__"];
     vec![
         (Kind::Type, "PyType_Type", class),
         (Kind::Dict, "PyDict_Type", vec![]),
@@ -472,6 +481,7 @@ fn known(o: &Offsets) -> Vec<Known> {
 
 /// Types whose address is not exported, by name.
 fn known_by_name(name: &str, basic: u64, o: &Offsets) -> Option<Structure> {
+    let head = o.head();
     Some(match name {
         "BaseException" => (
             Kind::Object,
@@ -488,20 +498,23 @@ fn known_by_name(name: &str, basic: u64, o: &Offsets) -> Option<Structure> {
         "_thread._localdummy" => (Kind::Leaf, vec![]),
         // Behind its header it is the head of the list of its elements, which belong to the dictionary.
         "functools._lru_cache_wrapper" => {
-            let names = |offset| match offset {
-                72 => ("cache", Sort::Named),
-                88 => ("__wrapped__", Sort::Named),
+            let names = |offset| match offset - head {
+                56 => ("cache", Sort::Named),
+                72 => ("__wrapped__", Sort::Named),
                 _ => ("", Sort::Word),
             };
             // Ends before the dictionary and the list of weak references.
-            let words = (72..basic.saturating_sub(16)).step_by(8);
+            let words = (head + 56..basic.saturating_sub(16)).step_by(8);
             let fields = words.map(|offset| (offset, names(offset).0, names(offset).1));
             (Kind::Object, fields.collect())
         }
-        "functools._lru_list_elem" => (Kind::Object, fields![Named 40 => "key", Named 48 => "result"]),
+        "functools._lru_list_elem" => (
+            Kind::Object,
+            fields![Named head + 24 => "key", Named head + 32 => "result"],
+        ),
         // Behind it is the buffer for bytes, whose contents are no pointers.
         "_io.BufferedReader" | "_io.BufferedWriter" | "_io.BufferedRandom" => {
-            (Kind::Object, fields![Named 16 => "raw"])
+            (Kind::Object, fields![Named head => "raw"])
         }
         _ => return None,
     })

@@ -18,6 +18,7 @@ impl Walk<'_, '_> {
     #[inline]
     pub(super) fn number(&mut self, from: NodeId, edge: Edge, object: u64, of: TypeId) {
         let Some(python) = self.python.as_deref() else { return };
+        let head = python.head();
         match python.number(of) {
             None => {}
             Some(Number::Integer) => {
@@ -26,17 +27,18 @@ impl Walk<'_, '_> {
                 }
             }
             Some(Number::Float) => {
-                if let Some(value) = whole(f64::from_bits(self.copy.word(object + 16))) {
+                if let Some(value) = whole(f64::from_bits(self.copy.word(object + head))) {
                     self.is_value(from, edge, value);
                 }
             }
-            Some(Number::Bytes(start)) => self.bytes(from, edge, object + start, object),
-            Some(Number::Buffer(at)) => self.bytes(from, edge, self.copy.word(object + at), object),
+            Some(Number::Bytes(start)) => self.bytes(from, edge, object + start, object, head),
+            Some(Number::Buffer(at)) => self.bytes(from, edge, self.copy.word(object + at), object, head),
         }
     }
 
-    fn bytes(&mut self, from: NodeId, edge: Edge, start: u64, object: u64) {
-        let size = self.copy.word(object + 16);
+    /// `head`: where the object has their number.
+    fn bytes(&mut self, from: NodeId, edge: Edge, start: u64, object: u64, head: u64) {
+        let size = self.copy.word(object + head);
         if size < 8 || size > self.copy.copied_bytes() || start.checked_add(size).is_none() {
             return;
         }

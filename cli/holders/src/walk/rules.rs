@@ -8,7 +8,7 @@ use crate::python::{Python, TypeId};
 /// its storage and to what autograd keeps of it. What follows may be uninitialised.
 pub const FIRST_BYTES: u64 = 40;
 
-/// Bytes before an object in its chunk: none, the collector's header, or that and the pointers to its attributes.
+/// Bytes before an object in its chunk: none, the collector's header or the pointers to its attributes, or both.
 const HEADERS: [u64; 3] = [0, 16, 32];
 
 /// The Python object that a chunk was allocated for.

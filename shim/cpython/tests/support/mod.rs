@@ -36,16 +36,19 @@ pub fn interpreters() -> &'static [Python] {
     FOUND.get_or_init(|| some(examine_all(|minor, flags| is_known(minor) && flags.is_empty())))
 }
 
-/// Release builds whose frames are read: also free-threaded ones.
+/// Release builds whose frames and objects are read: also free-threaded ones.
 #[allow(dead_code)]
 pub fn recorded() -> &'static [Python] {
     static FOUND: OnceLock<Vec<Python>> = OnceLock::new();
-    let is_recorded = |minor, flags: &str| match flags {
+    FOUND.get_or_init(|| some(examine_all(is_recorded)))
+}
+
+fn is_recorded(minor: u32, flags: &str) -> bool {
+    match flags {
         "" => is_known(minor),
         "t" => matches!(minor, 13 | 14),
         _ => false,
-    };
-    FOUND.get_or_init(|| some(examine_all(is_recorded)))
+    }
 }
 
 fn is_known(minor: u32) -> bool {
@@ -60,10 +63,10 @@ fn some(found: Vec<Python>) -> Vec<Python> {
     found
 }
 
-/// Free-threaded and debug builds: there may be none.
+/// Debug builds, and free-threaded ones of other versions: there may be none.
 #[allow(dead_code)]
 pub fn other_builds() -> Vec<Python> {
-    examine_all(|minor, flags| is_known(minor) && !flags.is_empty())
+    examine_all(|minor, flags| is_known(minor) && !is_recorded(minor, flags))
 }
 
 /// One interpreter of each version whose minor version and `sys.abiflags` are wanted.
