@@ -291,12 +291,7 @@ fn sum_grows(points: &[Point], segments: &[Segment], against: Against) -> bool {
 
 /// Judges one series in each process. The result is that of a process in which it grows, else of any; of those, of the one with most
 /// points; among several, of the last.
-fn of_all_processes(
-    series: &[u64],
-    segments: &[Segment],
-    points: &[Point],
-    against: Against,
-) -> Judged {
+fn of_all_processes(series: &[u64], segments: &[Segment], points: &[Point], against: Against) -> Judged {
     let of_segment = |segment: &Segment| {
         let evidence = of_one_process(series, segment, points, against);
         (segment.running.len(), evidence)

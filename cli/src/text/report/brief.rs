@@ -135,7 +135,8 @@ pub fn costs<'r, 'a>(report: &'r Report<'a>) -> Vec<Cost<'r, 'a>> {
     let mut costs = Vec::new();
     for device in &report.ledger.devices {
         for (line, (kind, parts)) in device.lines.iter().filter_map(|line| Some((line, parts_of(line)?))) {
-            let own = |row: &&Row| row.kind_of_objects() == Some(kind) && row.library.is_none();
+            let own =
+                |row: &&Row| row.kind_of_objects() == Some(kind) && row.library.is_none() && !is_pool_of_streams(row);
             for row in report.objects.rows.iter().filter(own) {
                 let place = row.site().and_then(Frame::short_place);
                 let parts = parts
@@ -154,6 +155,13 @@ pub fn costs<'r, 'a>(report: &'r Report<'a>) -> Vec<Cost<'r, 'a>> {
     costs.sort_by_key(|cost| std::cmp::Reverse(cost.bytes));
     costs.truncate(EXPLAINED);
     costs
+}
+
+/// PyTorch makes all streams of its pool when it needs the first one, and keeps them.
+fn is_pool_of_streams(row: &Row) -> bool {
+    let stack = row.stacks.first().map(|first| &first.stack);
+    let mut frames = stack.iter().flat_map(|stack| &stack.frames);
+    row.kind_of_objects() == Some(Kind::Stream) && frames.any(|frame| frame.module_name().starts_with("libc10_cuda"))
 }
 
 /// Objects whose memory from the kernel driver is known: `5 MiB  300 executable graphs  capture  serve.py:88`.
