@@ -166,6 +166,8 @@ variables! {
 
 /// The name under which settings of PyTorch's allocator are recorded that the program made by a call. Several are separated by `; `.
 pub const SET_BY_PROGRAM: &str = "setAllocatorSettings";
+/// The most calls that are recorded.
+pub const SET_MOST: usize = 16;
 
 /// Whether a recorded variable is one by which the process is known.
 pub fn is_of_job(name: &str) -> bool {

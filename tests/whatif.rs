@@ -211,7 +211,7 @@ fn settings_that_the_program_makes_are_recorded_whichever_function_its_version_o
     let line = "torch.cuda.memory._set_allocator_settings(\"expandable_segments:True\")";
     assert!(text.contains(line) && !text.contains("export "), "{text}");
     let report = String::from_utf8_lossy(&run(&["report"], &file).stdout).into_owned();
-    let calls = "setAllocatorSettings max_split_size_mb:128,expandable_segments:False; roundup_power2_divisions:4";
+    let calls = "setAllocatorSettings max_split_size_mb:64; max_split_size_mb:128,expandable_segments:False; roundup_power2_divisions:4";
     assert!(report.contains(calls), "{report}");
 }
 

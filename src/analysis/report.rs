@@ -267,6 +267,7 @@ pub struct RowCaller<'a> {
     pub caller: Option<Frame<'a>>,
 }
 
+/// One stack of a row.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RowStack<'a> {

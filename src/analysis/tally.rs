@@ -4,7 +4,8 @@ use serde::Serialize;
 
 use crate::snapshot::Failed;
 
-/// Bytes, and the number of records that they belong to. Ordered by bytes, then by count.
+/// Bytes, and the number of records that they belong to.
+// Ordered by bytes, then by count.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Tally {

@@ -43,7 +43,7 @@ use version::{OLDEST_RECORD_FIRST, Version};
 
 /// The value of [`WhatIf::format`].
 pub const FORMAT: &str = "culeak-whatif";
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The largest part of the recorded peak by which the model may be off.
 pub const MOST_ERROR: f64 = 0.02;
@@ -365,9 +365,21 @@ fn pools(classes: &[u32]) -> u32 {
     classes.iter().max().map_or(1, |most| most + 1)
 }
 
-/// Whether so many pools would reproduce any run. Those of expandable segments and of graphs are recorded.
+/// Whether so many pools would reproduce any run. Those of expandable segments are recorded, and each capture of a graph has one at most.
 fn may_explain_anything(trace: &Trace, classes: &[u32]) -> bool {
-    let segments = classes.iter().zip(0..).filter(|of| !trace.of_graphs.contains(&of.1));
+    let of_graphs: BTreeSet<u32> = trace
+        .of_graphs
+        .keys()
+        .map(|&segment| classes[segment as usize])
+        .collect();
+    let captures: BTreeSet<u64> = trace.of_graphs.values().copied().collect();
+    if of_graphs.len() > captures.len() {
+        return true;
+    }
+    let segments = classes
+        .iter()
+        .zip(0..)
+        .filter(|of| !trace.of_graphs.contains_key(&of.1));
     let (count, pools) = (
         segments.clone().count() as u32,
         segments.map(|of| of.0 + 1).max().unwrap_or(1),
@@ -455,6 +467,12 @@ fn predict(
     tried.extend(stated.settings.clone().map(as_run));
     let kept = settings::without_effect(&stated.text);
     for text in candidates.chain(question.settings.iter().map(String::as_str)) {
+        // A call leaves those of the variable as they are.
+        let is_by_call = stated.source == Some(CALL) && !text.contains("expandable_segments");
+        let is_left = is_by_call && Settings::parse(stated.of_variable, version).is_ok_and(|of| of.expandable);
+        let other = if is_left { expandable_text(false) } else { "" };
+        let parts = [text, other, &kept].into_iter().filter(|part| !part.is_empty());
+        let whole = parts.collect::<Vec<&str>>().join(",");
         let mut parsed = Settings::parse(text, version).map(as_run);
         parsed
             .iter_mut()
@@ -467,9 +485,8 @@ fn predict(
             COLLECTING => format!("{COLLECTING} and set_per_process_memory_fraction"),
             _ => text.to_owned(),
         };
-        let whole: Vec<&str> = [text, &kept].into_iter().filter(|part| !part.is_empty()).collect();
         // It needs a change of the program, too.
-        let whole = (text != COLLECTING).then(|| whole.join(","));
+        let whole = (text != COLLECTING).then_some(whole);
         rows.push(prediction(label, whole, &settings, classes, plan));
         tried.push(settings);
     }
@@ -483,7 +500,13 @@ fn predict(
         let empty_at = Some(mark);
         rows.push(prediction(label, None, own, classes, Plan { empty_at, ..first }));
     }
-    if found.pools < 2 || trace.expandable {
+    // The pools of graphs come last; no stream of the program's choice is theirs.
+    let ordinary = classes
+        .iter()
+        .zip(0..)
+        .filter(|of| !trace.of_graphs.contains_key(&of.1));
+    let pools = ordinary.map(|of| of.0 + 1).max().unwrap_or(0);
+    if pools < 2 || trace.expandable {
         return;
     }
     let as_one = |label: &str, pools: Range<u32>, into: u32| {
@@ -492,9 +515,9 @@ fn predict(
             .map(|class| if pools.contains(class) { into } else { *class });
         prediction(label.to_owned(), None, own, &joined.collect::<Vec<u32>>(), first)
     };
-    rows.push(as_one("all requests on one stream", 0..found.pools, 0));
-    let pairs = (0..found.pools).flat_map(|b| (0..b).map(move |a| (a, b)));
-    let pairs = pairs.filter(|_| (3..=PAIRED).contains(&found.pools));
+    rows.push(as_one("all requests on one stream", 0..pools, 0));
+    let pairs = (0..pools).flat_map(|b| (0..b).map(move |a| (a, b)));
+    let pairs = pairs.filter(|_| (3..=PAIRED).contains(&pools));
     let row = |(a, b)| {
         let [first, second] = [a, b].map(|class| line_of(trace, stacks, classes, class));
         as_one(

@@ -9,7 +9,7 @@ use super::elapsed::Elapsed;
 use super::liveness::{Liveness, liveness};
 use super::{RawSnapshot, Source};
 use crate::format::*;
-use crate::job_variables::{NAME_MAX, SET_BY_PROGRAM, VALUE_MAX};
+use crate::job_variables::{NAME_MAX, SET_BY_PROGRAM, SET_MOST, VALUE_MAX};
 use crate::snapshot::{Process, ProcessState};
 
 /// Whether the process has stored its end by now.
@@ -54,7 +54,12 @@ impl RawSnapshot {
             let (name, value) = (self.text(name), self.text(value));
             match ranks.entry(name) {
                 Entry::Vacant(row) => drop(row.insert(value)),
-                Entry::Occupied(mut row) if row.key() == SET_BY_PROGRAM => *row.get_mut() += &format!("; {value}"),
+                Entry::Occupied(mut row) if row.key() == SET_BY_PROGRAM => {
+                    // A damaged file may have any number of them.
+                    if row.get().matches("; ").count() < SET_MOST {
+                        *row.get_mut() += &format!("; {value}");
+                    }
+                }
                 Entry::Occupied(_) => {}
             }
         }

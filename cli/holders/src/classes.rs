@@ -289,6 +289,8 @@ fn examine<'c, 's>(
             walk.search_states(&states);
             walk.search_late();
             walk.search_tails();
+            // Memory of the driver, which that puts off.
+            walk.search_late();
         }
         if walk.may_be_apart() {
             walk.search_apart();
@@ -483,6 +485,13 @@ fn unreached_block(walk: &mut Walk, evidence: &Evidence, records: &Records, bloc
                 possibly: true,
                 pointer: Some(address),
                 note: None,
+            };
+        }
+        if walk.graph.reached(walk.copy, chunk.start).is_none() && !walk.contains_object(chunk) {
+            // Memory that nothing reaches is no holder.
+            return Explanation {
+                pointer: Some(address),
+                ..lost
             };
         }
     }

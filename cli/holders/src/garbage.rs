@@ -255,8 +255,10 @@ impl Unreached {
             let Ok(newer) = Image::newer(copy) else { break };
             let before = members.len();
             members = still_garbage(&newer, python, members, &mut Budget::new(copy, deadline))?;
-            is_stable = members.len() == before;
-            if is_stable {
+            let is_same = members.len() == before;
+            // Without room, the rest was compared with itself.
+            is_stable = is_same && newer.has_room();
+            if is_same {
                 break;
             }
         }
@@ -341,11 +343,12 @@ pub(crate) fn flood<T: Iterator<Item = usize>>(
 }
 
 /// The shortest way from a place to one that is wanted, both included; the place itself counts if a way leads back to it. `None`: there is
-/// none, or the budget is spent.
+/// none, or the budget is spent. `enter`: whether the step from one place to another may be on it.
 pub(crate) fn way<T: Iterator<Item = u32>>(
     from: u32,
     budget: &mut u64,
     next: impl Fn(u32) -> T,
+    enter: impl Fn(u32, u32) -> bool,
     mut is_wanted: impl FnMut(u32) -> bool,
 ) -> Option<Vec<u32>> {
     let mut before: Map<u32, u32> = Map::default();
@@ -353,7 +356,7 @@ pub(crate) fn way<T: Iterator<Item = u32>>(
     while let Some(place) = open.pop_front() {
         for to in next(place) {
             *budget = budget.checked_sub(1)?;
-            if before.contains_key(&to) {
+            if !enter(place, to) || before.contains_key(&to) {
                 continue;
             }
             before.insert(to, place);

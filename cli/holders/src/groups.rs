@@ -106,8 +106,15 @@ fn has_changed(searched: &Findings, objects: &[(NodeId, Edge)]) -> bool {
     let copy = searched.copy;
     let Ok(newer) = Image::newer(copy) else { return true };
     let same = |at: u64| newer.word(at) == copy.word(at);
-    let mut addresses = objects.iter().map(|(object, _)| searched.graph.address(*object));
-    !addresses.all(|address| same(address) && same(address + 8))
+    let head = searched.python.as_ref().map_or(16, |python| python.head());
+    !objects.iter().all(|(object, _)| {
+        let address = searched.graph.address(*object);
+        let bytes = match searched.graph.kind(*object) {
+            NodeKind::Python => head,
+            _ => 16,
+        };
+        (0..bytes).step_by(8).all(|place| same(address + place))
+    })
 }
 
 /// What the counted objects lead to, and garbage, by place.
@@ -294,7 +301,7 @@ impl Members {
             return Some(vec![last]);
         }
         let sources = |place: u32| self.sources[place as usize].iter().copied();
-        let mut path = way(last, budget, sources, is_wanted)?;
+        let mut path = way(last, budget, sources, |_, _| true, is_wanted)?;
         path.reverse();
         Some(path)
     }
@@ -328,12 +335,13 @@ impl Members {
         // Both begin the ring.
         let targets = |place: u32| {
             let of_partner = partner.filter(|_| place == start).into_iter().flat_map(all);
-            all(place).chain(of_partner).filter(move |to| match is_start(*to) {
-                true => place != start,
-                false => !self.is_outside[*to as usize],
-            })
+            all(place).chain(of_partner)
         };
-        let mut ring = way(start, budget, targets, is_start)?;
+        let enter = |place: u32, to: u32| match is_start(to) {
+            true => place != start,
+            false => !self.is_outside[to as usize],
+        };
+        let mut ring = way(start, budget, targets, enter, is_start)?;
         ring.pop();
         if let Some(partner) = partner.filter(|_| !all(start).any(|to| to == ring[1])) {
             ring[0] = partner;

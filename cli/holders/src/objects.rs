@@ -77,6 +77,8 @@ const OBJECT_BYTES: u64 = 80;
 /// CuPy's pools give out whole units of these bytes.
 const UNIT: u64 = 512;
 const MOST_DEVICES: u64 = 64;
+/// The bytes of the head of each object in free-threaded builds.
+const FREE_THREADED: u64 = 32;
 
 /// Reads them, by address, of each library that the process has loaded, or says as a sentence why they cannot be read.
 pub fn live_blocks(source: &dyn Source, deadline: Deadline) -> Vec<Result<(&'static Library, Vec<LiveBlock>), String>> {
@@ -114,9 +116,11 @@ fn blocks_of(
         return Ok(None);
     }
     let head = python.head();
+    // Those of free-threaded builds are aligned to more.
+    let alignment = if head == FREE_THREADED { 16 } else { 8 };
     let mut objects = Vec::new();
     for run in copy.runs() {
-        for object in (run.start..run.end.saturating_sub(head)).step_by(8) {
+        for object in (run.start..run.end.saturating_sub(head)).step_by(alignment) {
             let word = copy.word(object + head - 8);
             let class = classes.iter().find(|(class, _)| *class == word);
             let class = class.filter(|_| python.is_counted(copy, object) && !is_in_tuple(python, copy, object));
@@ -149,9 +153,11 @@ fn blocks_of(
     Ok(Some(blocks))
 }
 
-/// Whether the words are the size and the first item of a tuple of classes.
+/// Whether the words are the size and an item of a tuple of classes. The size is where the count would be, which is behind the first word
+/// in free-threaded builds.
 fn is_in_tuple(python: &mut Python, copy: &Image, object: u64) -> bool {
-    let tuple = object.wrapping_sub(16);
+    let before = if python.head() == FREE_THREADED { 24 } else { 16 };
+    let tuple = object.wrapping_sub(before);
     let of = python.object(copy, tuple);
     of.is_some_and(|of| python.type_name(of) == "tuple") && python.is_counted(copy, tuple)
 }

@@ -142,6 +142,8 @@ pub(crate) struct Walk<'w, 's> {
     is_tail: bool,
     /// Where such words lead to.
     tails: Vec<Later>,
+    /// Only pointers to blocks that have none so far count.
+    only_missing: bool,
     references: Vec<Reference>,
     /// Of Python, by address.
     thread_states: Vec<Range<u64>>,
@@ -201,6 +203,7 @@ impl<'w, 's> Walk<'w, 's> {
             is_window: false,
             is_tail: false,
             tails: Vec::new(),
+            only_missing: false,
             references: Vec::new(),
             thread_states: Vec::new(),
             copied,
@@ -209,8 +212,9 @@ impl<'w, 's> Walk<'w, 's> {
 
     /// What was found before that and is not scanned any more.
     pub fn left_out(&self) -> LeftOut {
+        let nodes = self.late.iter().filter(|later| matches!(later.to, Target::Node(..)));
         LeftOut {
-            objects: self.left_out.objects + self.late.len() as u64,
+            objects: self.left_out.objects + nodes.count() as u64,
             ..self.left_out
         }
     }

@@ -54,8 +54,6 @@ pub struct ExportArgs {
     pub output: Option<PathBuf>,
     #[arg(long, help = objects_help())]
     pub objects: bool,
-    #[command(flatten)]
-    pub suppressions: SuppressionArgs,
     /// folded: meaning of the number in each line
     #[arg(long, default_value = "bytes")]
     pub cost: Cost,
@@ -66,6 +64,8 @@ pub struct ExportArgs {
     /// any case: pprof -lines
     #[arg(long)]
     pub lines: bool,
+    #[command(flatten)]
+    pub suppressions: SuppressionArgs,
     #[command(flatten)]
     pub categories: CategoryArgs,
     #[command(flatten)]

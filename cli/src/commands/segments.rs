@@ -43,7 +43,7 @@ pub fn execute(args: &ReportArgs, form: Form) -> Result<ExitCode, Failure> {
     let (mut passed_over, mut private, mut not_known) = (HashSet::new(), HashSet::new(), None);
     if let Some((whole, timeline)) = logged {
         // A point has no more than the log, which has no pools.
-        private.extend(of_graphs(&whole.allocations));
+        private.extend(of_graphs(&whole.allocations, at_ns).map(|(address, _)| address));
         let (stacks, own) = (CallStacks::of(&whole), Stated::of(&whole).settings.unwrap_or_default());
         match Trace::of_devices(&whole, &whole.allocations, &timeline, &stacks, &own, at_ns) {
             Ok(traces) => passed_over.extend(traces.into_iter().flat_map(|trace| trace.passed_over)),

@@ -1,7 +1,7 @@
 //! Settings of PyTorch's allocator that a program makes by a call (`torch.cuda.memory._set_allocator_settings`).
 //!
-//! libtorch_python calls these functions by their names, so our definitions come first: they store the text, and go on to PyTorch's
-//! own. PyTorch reads its environment variables through the last one, too.
+//! libtorch_python calls these functions by their names, so our definitions come first: they go on to PyTorch's
+//! own, and store the text. PyTorch reads its environment variables through the last one, too. Settings that it refuses are not stored.
 
 use libc::c_void;
 use std::ffi::CStr;
@@ -63,17 +63,17 @@ macro_rules! exports {
                     Ok(name) => name,
                     Err(_) => unreachable!(),
                 };
-                // SAFETY: a reference to a string, by the function's name.
-                let text = unsafe { $read([first, second][$argument]) };
-                recorder::quietly(|| job_variables::set_by_program(text));
                 let in_child = || loader::definition_after(NAME, entry as *const c_void);
                 let Some(next) = pytorch::next_definition(NAME, caller).or_else(in_child) else {
-                    // The loader would end the process too, since the caller's library has no such function.
-                    std::process::abort()
+                    // The caller's library is for another PyTorch, which has no such function.
+                    return;
                 };
                 // An exception may pass: nothing here has a destructor.
                 // SAFETY: PyTorch's function of this name, with its own arguments.
                 unsafe { std::mem::transmute::<*const c_void, Set>(next)(first, second) }
+                // SAFETY: a reference to a string, by the function's name, which the caller has until this returns.
+                let text = unsafe { $read([first, second][$argument]) };
+                recorder::quietly(|| job_variables::set_by_program(text));
             }
         }
     )*};

@@ -10,23 +10,45 @@
 //! error where nothing is mapped. What is missed then stays unrecorded. The first look is `getenv`, as for all settings.
 
 use std::ffi::{CStr, c_char};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
 
 use crate::{recorder, settings};
 use culeak::format::RANK_VARIABLES;
-use culeak::job_variables::{JOB_VARIABLES, JobVariable, NAME_MAX, SET_BY_PROGRAM, States, VALUE_MAX};
+use culeak::job_variables::{JOB_VARIABLES, NAME_MAX, SET_BY_PROGRAM, SET_MOST, States, VALUE_MAX};
 use culeak::recording::Recording;
 
 /// Rows of `JOB_VARIABLES` that are stored, as bits.
 static STORED: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 static LOOKED_AGAIN: AtomicBool = AtomicBool::new(false);
-/// The settings that the program made last. Calls come one after the other, under the interpreter's lock.
-static SET: [AtomicU8; VALUE_MAX] = [const { AtomicU8::new(0) }; VALUE_MAX];
-static SET_LENGTH: AtomicUsize = AtomicUsize::new(0);
-/// Settings that are still stored: a program may change them in each step.
-static SET_LEFT: AtomicUsize = AtomicUsize::new(16);
+/// The settings that the program made first, in the order of the calls. It may change them in each step.
+static SET: [Set; SET_MOST] = [const { Set::new() }; SET_MOST];
+static SET_COUNT: AtomicUsize = AtomicUsize::new(0);
 /// The most entries of the environment that are looked at again.
 const ENTRIES: usize = 4096;
+
+/// The text of a call.
+struct Set {
+    text: [AtomicU8; VALUE_MAX],
+    /// Its length and 1; 0: not yet written.
+    length: AtomicUsize,
+}
+
+impl Set {
+    const fn new() -> Set {
+        Set {
+            text: [const { AtomicU8::new(0) }; VALUE_MAX],
+            length: AtomicUsize::new(0),
+        }
+    }
+
+    fn store(&self, recording: &Recording) {
+        let text: [u8; VALUE_MAX] = std::array::from_fn(|nth| self.text[nth].load(Relaxed));
+        if let Some(length) = self.length.load(Acquire).checked_sub(1) {
+            store(recording, SET_BY_PROGRAM, &text[..length]);
+        }
+    }
+}
 
 unsafe extern "C" {
     static environ: *const *const c_char;
@@ -68,33 +90,24 @@ pub fn record(recording: &Recording) {
             store(recording, row.name, value);
         }
     }
-    store_set(recording);
+    SET.iter().for_each(|set| set.store(recording));
 }
 
-/// The program has set these; the recording may start later.
+/// The program has set these, or PyTorch what is in the environment; the recording may start later.
 pub fn set_by_program(text: &[u8]) {
-    let text = &text[..text.len().min(VALUE_MAX)];
-    let length = SET_LENGTH.load(Relaxed);
-    let is_same = length == text.len() && SET.iter().zip(text).all(|(byte, &new)| byte.load(Relaxed) == new);
-    // PyTorch reads the environment through the same function.
-    let is_of = |row: &JobVariable| row.states == States::Allocator && value(row.name) == Some(text);
-    let is_of_environment = length == 0 && JOB_VARIABLES.iter().any(is_of);
-    let takes_one = |left: usize| left.checked_sub(1);
-    if is_same || is_of_environment || SET_LEFT.fetch_update(Relaxed, Relaxed, takes_one).is_err() {
+    // Half a setting would be another one.
+    let text = if text.len() <= VALUE_MAX { text } else { b"(too long)" };
+    let Some(set) = SET.get(SET_COUNT.fetch_add(1, Relaxed)) else {
+        SET_COUNT.store(SET_MOST, Relaxed);
         return;
-    }
-    SET.iter().zip(text).for_each(|(byte, &new)| byte.store(new, Relaxed));
-    SET_LENGTH.store(text.len(), Relaxed);
+    };
+    set.text
+        .iter()
+        .zip(text)
+        .for_each(|(byte, &new)| byte.store(new, Relaxed));
+    set.length.store(text.len() + 1, Release);
     if let Some(recording) = recorder::running() {
-        store_set(recording);
-    }
-}
-
-fn store_set(recording: &Recording) {
-    let text: [u8; VALUE_MAX] = std::array::from_fn(|nth| SET[nth].load(Relaxed));
-    match SET_LENGTH.load(Relaxed) {
-        0 => {}
-        length => store(recording, SET_BY_PROGRAM, &text[..length]),
+        set.store(recording);
     }
 }
 

@@ -122,10 +122,13 @@ impl Norm {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Range {
+    /// Of all processes, in bytes.
     pub sum: i128,
-    /// The lower median.
+    /// The lower median, in bytes.
     pub median: i64,
+    /// The smallest value, in bytes.
     pub min: i64,
+    /// The largest value, in bytes.
     pub max: i64,
     /// Processes with a value above 0, and below.
     pub above: u64,

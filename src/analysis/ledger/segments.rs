@@ -36,7 +36,7 @@ use crate::snapshot::{Failed, Snapshot};
 
 /// The value of [`Segments::format`].
 pub const FORMAT: &str = "culeak-segments";
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Segments of PyTorch for requests of up to 1 MiB have this size, and no others have.
 const SMALL: u64 = 2 << 20;
@@ -414,15 +414,23 @@ impl<'a> Builder<'_, 'a> {
 
     /// Recordings have the sizes of blocks alone, which bound it; the snapshots of PyTorch have those requested too.
     fn rounding(&self, device: usize, owner: &str) -> Option<u64> {
-        let mut settings = self.settings.clone().filter(|_| owner == "PyTorch")?;
-        settings.expandable &= ignored_setting(self.snapshot).is_none();
+        let is_known = self.snapshot.taken.covers_allocators_only();
+        let mut settings = self.settings.clone();
+        if let Some(settings) = &mut settings {
+            settings.expandable &= ignored_setting(self.snapshot).is_none();
+        }
+        if owner != "PyTorch" || !is_known && settings.is_none() {
+            return None;
+        }
         let rows = self.snapshot.allocations.iter();
         let blocks = rows.filter(|row| row.kind == Kind::Tensor && row.device == Some(device));
-        let rounding = |bytes: u64, requested: u64| match self.snapshot.taken.covers_allocators_only() {
-            true => bytes.saturating_sub(requested),
-            false => most_rounding(&settings, bytes),
+        let rounding = |bytes: u64, requested: u64| match &settings {
+            Some(settings) if !is_known => most_rounding(settings, bytes),
+            _ => bytes.saturating_sub(requested),
         };
-        Some(blocks.map(|row| rounding(row.bytes, row.requested)).sum())
+        Some(blocks.fold(0, |sum: u64, row| {
+            sum.saturating_add(rounding(row.bytes, row.requested))
+        }))
     }
 
     /// What was in the way of the request for which the input was taken.

@@ -2,7 +2,7 @@
 
 use super::settings::{Settings, expandable_text, set_later};
 use super::version::{self, NEWEST, OLDEST, READS_BOTH_VARIABLES, Version};
-use crate::job_variables::{JOB_VARIABLES, JobVariable, SET_BY_PROGRAM, States};
+use crate::job_variables::{JOB_VARIABLES, JobVariable, SET_BY_PROGRAM, SET_MOST, States};
 use crate::kind::Kind;
 use crate::snapshot::Snapshot;
 
@@ -36,7 +36,7 @@ pub struct Stated<'a> {
     /// The program set others before.
     pub is_changed: bool,
     /// The value of the variable.
-    of_variable: &'a str,
+    pub(super) of_variable: &'a str,
 }
 
 impl<'a> Stated<'a> {
@@ -49,15 +49,19 @@ impl<'a> Stated<'a> {
         let mut set = JOB_VARIABLES.iter().filter(is_it).filter_map(value);
         let (name, of_variable) = set.find(|of| !of.1.is_empty()).unzip();
         let of_variable = of_variable.unwrap_or_default();
-        // PyTorch reads the variable through the same function.
         let calls = ranks.get(SET_BY_PROGRAM).into_iter().flat_map(|all| all.split("; "));
-        let calls: Vec<&str> = calls.filter(|text| *text != of_variable).collect();
+        // PyTorch reads the variable through the same function.
+        let calls = calls.enumerate().filter(|(nth, text)| *nth > 0 || *text != of_variable);
+        let calls: Vec<&str> = calls.map(|(_, text)| text).collect();
         let text = calls
             .iter()
             .fold(of_variable.to_owned(), |text, set| set_later(&text, set));
         Stated {
             source: calls.first().map(|_| CALL).or(name),
-            settings: Settings::parse(&text, version),
+            settings: match calls.len() >= SET_MOST {
+                true => Err(format!("the program changed them {SET_MOST} times or more")),
+                false => Settings::parse(&text, version),
+            },
             text,
             is_changed: calls.len() > 1,
             of_variable,

@@ -114,8 +114,8 @@ pub struct Trace {
     pub was_forced: bool,
     /// Segments, or of expandable ones the ranges of addresses of the pool that has more of them.
     pub segments: u32,
-    /// Those that were taken while a graph was captured.
-    pub of_graphs: BTreeSet<u32>,
+    /// Those that were taken while a graph was captured, with the number of the capture.
+    pub of_graphs: BTreeMap<u32, u64>,
     /// The segments that the blocks of each site lay in, with the stack of the site.
     pub sites: BTreeMap<(u32, Option<usize>), BTreeSet<u32>>,
     conflicts: BTreeSet<(u32, u32, Conflicts)>,
@@ -190,7 +190,7 @@ impl Trace {
         let has_given = given.len() > 0 && snapshot.losses.lost_segments == 0;
         let builder = |device| Builder {
             own: own.clone(),
-            of_graphs: of_graphs(last).collect(),
+            of_graphs: of_graphs(last, u64::MAX).collect(),
             failed_calls: failed(device, false).filter(is_ours).collect(),
             failed_request: failed(device, true).max_by_key(|of| of.last_ns),
             ..Builder::default()
@@ -262,7 +262,7 @@ impl Trace {
             }
             of
         };
-        let is_of_graph = |segment: u32| self.of_graphs.contains(&segment);
+        let is_of_graph = |segment: u32| self.of_graphs.contains_key(&segment);
         for (&a, &b) in lines.iter().flat_map(|of| of.iter().zip(of.iter().skip(1))) {
             let (a, b) = (find(&first, a), find(&first, b));
             let (a, b) = (a.min(b), a.max(b));
@@ -292,11 +292,13 @@ impl Trace {
     }
 }
 
-/// Addresses of segments that were taken while a graph was captured and are still there: they are of the private pools of graphs.
-pub fn of_graphs(last: &Allocations) -> impl Iterator<Item = u64> {
-    let devices = last.iter().filter(|row| row.kind == Kind::Device);
-    let captured = devices.filter(|row| row.call.pool.is_some());
-    captured.map(|row| row.address & ADDRESS)
+/// Addresses of segments that were taken while a graph was captured, until this time, and are still there: they are of the private
+/// pools of graphs. With the number of the capture.
+pub fn of_graphs(last: &Allocations, until_ns: u64) -> impl Iterator<Item = (u64, u64)> {
+    let devices = last
+        .iter()
+        .filter(move |row| row.kind == Kind::Device && row.time_ns <= until_ns);
+    devices.filter_map(|row| Some((row.address & ADDRESS, row.call.pool?)))
 }
 
 /// What a plan needs that knows when each block is freed: the largest blocks first, each at the lowest address that is free all its
@@ -342,9 +344,10 @@ struct Builder<'a> {
     layout: Layout,
     /// Memory in which no tensor lay yet.
     unknown: BTreeMap<u64, Life>,
-    /// Addresses of segments of graphs that are still there.
-    of_graphs: HashSet<u64>,
-    /// Starts of address ranges: whether they are of expandable segments, and their classes once a block lay in them.
+    /// Addresses of segments of graphs that are still there, with the number of the capture.
+    of_graphs: HashMap<u64, u64>,
+    /// Starts of address ranges, whose sizes the log does not have: whether they are of expandable segments, and their classes once a
+    /// block lay in them.
     ranges: BTreeMap<u64, (bool, Option<u32>)>,
     /// Classes of ranges of the large and the small pool.
     classes: [u32; 2],
@@ -416,7 +419,7 @@ impl Builder<'_> {
             (Role::Addresses | Role::OtherAddresses, false) => {
                 self.ranges.insert(life.address, (role == Role::Addresses, None));
             }
-            (Role::Addresses | Role::OtherAddresses, true) => {}
+            (Role::Addresses | Role::OtherAddresses, true) => drop(self.ranges.remove(&life.address)),
         }
         self.trace.expandable |= role == Role::Pages;
         if role == Role::Block {
@@ -441,9 +444,8 @@ impl Builder<'_> {
         self.trace.segments += 1;
         let of_size = self.trace.addresses.entry(life.bytes).or_default();
         of_size.push_back(life.address);
-        if life.row().is_some() && self.of_graphs.contains(&life.address) {
-            self.trace.of_graphs.insert(number);
-        }
+        let capture = self.of_graphs.get(&life.address).filter(|_| life.row().is_some());
+        self.trace.of_graphs.extend(capture.map(|&capture| (number, capture)));
         let end = life.address.saturating_add(life.bytes);
         self.layout.add_segment(life.address, end, number, life.bytes == PAGE);
         self.reserve(life.bytes, time_ns);
@@ -569,7 +571,8 @@ impl Builder<'_> {
             let Some((&first, other)) = self.layout.segments.range(..=start).next_back() else {
                 continue;
             };
-            let are_apart = self.trace.of_graphs.contains(&segment) != self.trace.of_graphs.contains(&other.number);
+            let are_apart =
+                self.trace.of_graphs.contains_key(&segment) != self.trace.of_graphs.contains_key(&other.number);
             if other.number == segment || are_apart || !self.own.accepts(bytes, length) {
                 continue;
             }
@@ -581,7 +584,11 @@ impl Builder<'_> {
     }
 
     fn finish(mut self, other_is_complete: bool) -> Trace {
-        if let Some(failed) = self.failed_request.take() {
+        if let Some(failed) = self
+            .failed_request
+            .take()
+            .filter(|_| self.trace.of.cut_off_ns.is_none())
+        {
             self.fail(failed);
         }
         let of = &mut self.trace.of;

@@ -10,7 +10,7 @@
 use std::ops::Range;
 
 use super::pages::{Heap, Pages};
-use crate::copy::Image;
+use crate::copy::{Image, PAGE};
 
 const SEGMENT: u64 = 32 << 20;
 const SLICE: u64 = 64 << 10;
@@ -55,6 +55,9 @@ impl Run {
         let record = segment + FIRST_RECORD + slice * RECORD;
         let (slices, capacity) = (u64::from(copy.half(record)), copy.word(record + 8) >> 16 & 0xffff);
         let block = u64::from(copy.half(record + 28));
+        if slices == 0 || slice + slices > copy.word(segment + SLICES) {
+            return None;
+        }
         let start = segment + slice * SLICE;
         let end = start.checked_add(slices * SLICE)?;
         let first = match block {
@@ -124,8 +127,16 @@ pub fn find(copy: &Image, pages: &mut Pages, memory: &[Range<u64>]) {
                     continue;
                 };
                 let start = segment + slice * SLICE;
-                pages.set_kind(copy, start..run.end, Heap::Python);
-                run.each_block(copy, |block| pages.add(copy, block));
+                for page in pages.addresses(start..run.end) {
+                    if pages.kind_at(copy, page) == Heap::Unknown {
+                        pages.set_kind(copy, page..page + PAGE, Heap::Python);
+                    }
+                }
+                run.each_block(copy, |block| {
+                    if pages.kind_at(copy, block) == Heap::Python {
+                        pages.add(copy, block);
+                    }
+                });
                 slice += (run.end - start) / SLICE;
             }
         }
@@ -147,7 +158,6 @@ pub fn block_around(copy: &Image, address: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::copy::PAGE;
     use crate::process_tests::{Victim, pages as fresh_pages};
 
     #[test]
@@ -166,7 +176,13 @@ mod tests {
         }
         let record = |slice: u64| segment + FIRST_RECORD + slice * RECORD;
         // One slice with blocks of 64 bytes, six of which were given out; eight slices with one block.
-        for (slice, slices, capacity, block) in [(1, 1, 6, 64), (2, 8, 1, 8 * SLICE)] {
+        // The last two are not understood: one has no slices, the other more than the segment.
+        for (slice, slices, capacity, block) in [
+            (1, 1, 6, 64),
+            (2, 8, 1, 8 * SLICE),
+            (20, 0, 1, LARGEST),
+            (30, MOST_RECORDS, 1, LARGEST),
+        ] {
             put(record(slice), slices);
             put(record(slice) + 8, capacity << 16);
             put(record(slice) + 24, block << 32);
@@ -191,6 +207,8 @@ mod tests {
         assert_eq!(block_bytes(&copy, small(2)), 64);
         assert_eq!(block_around(&copy, small(5) + 63), Some(small(5)));
         assert_eq!(block_around(&copy, large + 7 * SLICE + 1), Some(large));
+        assert_eq!(block_around(&copy, segment + 20 * SLICE), None);
+        assert_eq!(block_around(&copy, segment + 30 * SLICE), None);
         assert_eq!(block_around(&copy, segment + SEGMENT), None);
         assert_eq!(pages.kind_at(&copy, large + 7 * SLICE), Heap::Python);
     }

@@ -163,8 +163,7 @@ fn search(
 ) -> Option<(u32, Vec<(u32, Edge)>)> {
     let referrers = |place: u32| garbage.referrers(place as usize).iter().copied();
     let sources = |place: u32| referrers(place).map(|(referrer, _)| referrer);
-    let entered = |place: u32| sources(place).filter(|place| enter(*place));
-    let way = way(from, budget, entered, wanted)?;
+    let way = way(from, budget, sources, |_, place| enter(place), wanted)?;
     let reference = |pair: &[u32]| referrers(pair[0]).find(|(referrer, _)| *referrer == pair[1]);
     let path = way.windows(2).rev().filter_map(reference).collect();
     Some((*way.last()?, path))

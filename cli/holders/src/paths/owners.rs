@@ -34,6 +34,10 @@ const FROM_SAVER: usize = 24;
 const FROM_MAKER: usize = 5;
 /// The most nodes in which a parameter is looked for.
 const NODES: usize = 256;
+/// A vector of edges with more targets than this is none.
+const WIDEST: usize = 256;
+/// Targets that are looked at for the nearest parameters of one copy.
+const TARGETS: u64 = 20_000_000;
 
 /// The modules of one copy.
 #[derive(Default)]
@@ -44,6 +48,10 @@ pub(super) struct Owners {
     of_nodes: Map<NodeId, u32>,
     /// The answers for nodes on paths, and whether only tensors follow them.
     known: Map<(NodeId, bool), Option<u32>>,
+    /// The answers for nodes of autograd's graph, by the most steps.
+    nearest: Map<(NodeId, usize), Option<u32>>,
+    /// Of [`TARGETS`], what is left.
+    budget: u64,
 }
 
 struct Owner {
@@ -63,7 +71,10 @@ struct Tables {
 
 impl Owners {
     pub fn find(names: &mut Names) -> Owners {
-        let mut owners = Owners::default();
+        let mut owners = Owners {
+            budget: TARGETS,
+            ..Owners::default()
+        };
         let (graph, copy) = (&names.searched.graph, names.searched.copy);
         let Some(python) = &names.searched.python else {
             return owners;
@@ -203,7 +214,7 @@ impl Owners {
     }
 
     /// The module in which the tensor of a block was made, if autograd's graph still says it.
-    fn maker(&self, names: &mut Names, last: NodeId) -> Option<u32> {
+    fn maker(&mut self, names: &mut Names, last: NodeId) -> Option<u32> {
         let ancestors = std::iter::successors(Some(last), |node| Some(names.searched.graph.parent(*node)?.0));
         let ancestors: Vec<NodeId> = ancestors.take(3).collect();
         let tensor = ancestors.into_iter().find(|node| names.kind(*node) == Kind::Tensor)?;
@@ -213,17 +224,32 @@ impl Owners {
     }
 
     /// The module of the parameter nearest to a node of autograd's graph, in the direction of backward.
-    fn nearest(&self, names: &mut Names, node: NodeId, most: usize) -> Option<u32> {
+    fn nearest(&mut self, names: &mut Names, node: NodeId, most: usize) -> Option<u32> {
+        if let Some(&known) = self.nearest.get(&(node, most)) {
+            return known;
+        }
+        let found = self.search_nearest(names, node, most);
+        self.nearest.insert((node, most), found);
+        found
+    }
+
+    /// `None`: there is none, or the budget is spent.
+    fn search_nearest(&mut self, names: &mut Names, node: NodeId, most: usize) -> Option<u32> {
         let mut seen: Set<NodeId> = Set::default();
         seen.insert(node);
         let mut level = vec![node];
         for _ in 0..=most {
             let mut next = Vec::new();
             for at in level {
+                let is_unnamed = names.kind(at) == Kind::Unnamed;
                 let (graph, copy) = (&names.searched.graph, names.searched.copy);
                 let is_native = graph.kind(at) == NodeKind::Native;
                 let is_leaf = is_native && names.searched.native.kind(copy, graph.address(at)) == ClassKind::LeafNode;
+                if is_unnamed && graph.targets(at).len() > WIDEST {
+                    continue;
+                }
                 for target in targets(names, at) {
+                    self.budget = self.budget.checked_sub(1)?;
                     match names.kind(target) {
                         Kind::Tensor if is_leaf => {
                             if let Some(&owner) = self.of_nodes.get(&target) {

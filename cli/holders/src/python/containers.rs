@@ -209,7 +209,7 @@ impl Python {
 
     /// The array of a list, or the elements of a tuple.
     pub(super) fn elements(&self, copy: &Image, start: u64, object: u64) -> Option<Range<u64>> {
-        array(start, copy.word(object + self.head()), 8).filter(|range| is_present(copy, range))
+        array(start, copy.word(object.wrapping_add(self.head())), 8).filter(|range| is_present(copy, range))
     }
 
     pub(super) fn element_references(&self, copy: &Image, elements: Option<Range<u64>>, found: &mut Vec<Reference>) {

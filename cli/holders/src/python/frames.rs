@@ -284,7 +284,7 @@ impl Python {
         };
         let mut index = index;
         for table in tables {
-            let tuple = copy.word(code + table);
+            let tuple = Some(copy.word(code + table)).filter(|tuple| is_address(*tuple))?;
             let names = self.elements(copy, tuple.wrapping_add(o.tuple_items), tuple)?;
             let count = (names.end - names.start) / 8;
             if index < count {

@@ -138,8 +138,6 @@ impl Python {
             (o.thread_context, ThreadPart::Context),
             (o.thread_raised, ThreadPart::Exception),
             (traceback, ThreadPart::Exception),
-            (o.thread_profiler, ThreadPart::Hook("profile function")),
-            (o.thread_tracer, ThreadPart::Hook("trace function")),
         ]
         .map(|(at, part)| (state.address + at, part))
         .to_vec();
@@ -154,6 +152,12 @@ impl Python {
                 named.push((handled + o.exc_value + 8, ThreadPart::Exception));
             }
             handled = copy.word(handled + o.exc_previous);
+        }
+        for (at, name) in [
+            (o.thread_profiler, "profile function"),
+            (o.thread_tracer, "trace function"),
+        ] {
+            named.push((state.address + at, ThreadPart::Hook(name)));
         }
         for (at, part) in &named {
             object(see, &root(*part), copy.word(*at));

@@ -11,11 +11,11 @@
 use std::ops::Range;
 
 use super::Walk;
-use crate::Map;
 use crate::copy::Image;
 use crate::copy::apart::{Area, is_apart};
 use crate::copy::selection::containing;
 use crate::graph::{Edge, NodeId, NodeKind, Phase, State};
+use crate::{Map, Set};
 
 /// Memory that is searched apart, and what was found in it.
 #[derive(Default)]
@@ -56,8 +56,9 @@ impl Walk<'_, '_> {
         let apart = self.copy.apart();
         self.apart.pointed = vec![None; self.index.len()];
         self.apart.left_out = apart.bytes_left_out();
+        let of_driver = self.areas_of_driver(&apart.areas);
         let (of_driver, mut open): (Vec<&Area>, Vec<&Area>) =
-            (apart.areas.iter()).partition(|area| self.is_of_driver(area));
+            (apart.areas.iter()).partition(|area| of_driver.contains(&area.range.start));
         // Those that are entered lead to others.
         let is_reached = |walk: &Self, area: &Area| walk.apart.holders.contains_key(&area.range.start);
         while let Some(place) = open.iter().position(|area| is_reached(self, area))
@@ -86,22 +87,34 @@ impl Walk<'_, '_> {
         })
     }
 
-    /// Whether only stacks and memory of the CUDA driver lead to this area.
-    fn is_of_driver(&self, area: &Area) -> bool {
-        let of_stack = |holder: &(NodeId, Edge, Phase)| holder.2 >= Phase::Stacks;
-        if !self.apart.holders.get(&area.range.start).is_some_and(of_stack) {
-            return false;
+    /// Where the areas begin to which only stacks and memory of the CUDA driver lead.
+    fn areas_of_driver(&mut self, areas: &[Area]) -> Set<u64> {
+        let of_stack = |range: &Range<u64>| {
+            let holder = self.apart.holders.get(&range.start);
+            holder.is_some_and(|holder| holder.2 >= Phase::Stacks && self.graph.kind(holder.0) == NodeKind::Root)
+        };
+        let ranges = areas.iter().map(|area| area.range.clone());
+        let ranges: Vec<Range<u64>> = ranges.filter(of_stack).collect();
+        let (Some(first), Some(last)) = (ranges.first(), ranges.last()) else {
+            return Set::default();
+        };
+        if !self.budget.has_time() {
+            return Set::default();
         }
+        let span = first.start..last.end;
         let (copy, native, graph) = (self.copy, &*self.native, &self.graph);
         let owned = |at: u64| {
             let start = native.around(copy, at).map_or(at, |chunk| chunk.start);
             graph.reached(copy, start).is_none() && native.is_driver(copy, start)
         };
         let words = copy.search(
-            |value| area.range.contains(&value),
-            |at, value| (area.range.contains(&value) && owned(at)).then_some(()),
+            |value| span.contains(&value),
+            |at, value| {
+                let range = containing(&ranges, value, Range::clone)?;
+                owned(at).then_some(range.start)
+            },
         );
-        !words.is_empty()
+        words.into_iter().collect()
     }
 
     /// Follows the words of an area that was reached.

@@ -13,6 +13,9 @@ const EDGES_PER_BLOCK: u16 = 4096;
 
 impl Walk<'_, '_> {
     pub(super) fn block(&mut self, from: NodeId, edge: Edge, block: usize, interior: bool) {
+        if self.only_missing && self.found[block].is_some() {
+            return;
+        }
         if self.is_tail {
             let to = Target::Block(block, interior);
             return self.tails.push(Later { from, edge, to });

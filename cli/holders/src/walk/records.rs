@@ -146,6 +146,7 @@ impl Walk<'_, '_> {
     /// Follows the rest, to blocks that nothing else leads to.
     pub fn search_remaining_records(&mut self) {
         let after = std::mem::replace(&mut self.phase, Phase::Python);
+        self.only_missing = true;
         for _ in 0..ROUNDS {
             if self.waiting.references.is_empty() {
                 break;
@@ -159,6 +160,7 @@ impl Walk<'_, '_> {
             }
             self.run();
         }
+        self.only_missing = false;
         self.phase = after;
     }
 }

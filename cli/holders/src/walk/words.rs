@@ -54,23 +54,27 @@ impl Walk<'_, '_> {
     pub fn search_late(&mut self) {
         self.phase = Phase::Rest;
         self.search_destroyed();
+        // Blocks cost nothing, so also if the budget is spent.
+        let is_block = |later: &Later| matches!(later.to, Target::Block(..));
+        let (blocks, nodes): (Vec<Later>, Vec<Later>) = std::mem::take(&mut self.late).into_iter().partition(is_block);
+        self.late = nodes;
+        for Later { from, edge, to } in blocks {
+            if let Target::Block(block, interior) = to
+                && self.found[block].is_none()
+            {
+                self.stale_block(from, edge, block, interior);
+            }
+        }
         while !self.late.is_empty() && self.budget.stopped().is_none() {
             for Later { from, edge, to } in std::mem::take(&mut self.late) {
-                match to {
-                    Target::Block(block, interior) if self.found[block].is_none() => {
-                        self.stale_block(from, edge, block, interior);
-                    }
-                    Target::Block(..) => {}
-                    Target::Node(target, _) => {
-                        let is_new = self.graph.phase(target) == Phase::None;
-                        if is_new && self.is_unusual(from, edge, self.graph.address(target)) {
-                            self.unusual.push((from, target));
-                        }
-                        self.offer(target, from, edge, WORD, true, 0);
-                        if is_new && self.graph.phase(target) != Phase::None {
-                            self.graph.add_target(from, target);
-                        }
-                    }
+                let Target::Node(target, _) = to else { continue };
+                let is_new = self.graph.phase(target) == Phase::None;
+                if is_new && self.is_unusual(from, edge, self.graph.address(target)) {
+                    self.unusual.push((from, target));
+                }
+                self.offer(target, from, edge, WORD, true, 0);
+                if is_new && self.graph.phase(target) != Phase::None {
+                    self.graph.add_target(from, target);
                 }
             }
             self.run();

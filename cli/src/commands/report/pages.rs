@@ -100,6 +100,8 @@ pub fn write_text(args: &ReportArgs, rules: &Rules, inputs: &mut Inputs, form: F
         for (nth, item) in inputs.enumerate() {
             section(form, nth, &item.source, out)?;
             write_item(args, rules, &item, form, out)?;
+            // A message about the next input follows this one.
+            out.flush()?;
         }
         Ok(())
     })
