@@ -319,18 +319,18 @@ fn planned(steps: &[(Step, u64)]) -> u64 {
     lives.truncate(PLANNED);
     let mut placed: Vec<(Range<u64>, Range<usize>)> = Vec::new();
     for (bytes, life) in lives {
-        let mut at = 0;
+        let mut at = 0_u64;
         for (of, _) in placed
             .iter()
             .filter(|of| of.1.start < life.end && life.start < of.1.end)
         {
-            if of.start >= at + bytes {
+            if of.start >= at.saturating_add(bytes) {
                 break;
             }
             at = at.max(of.end);
         }
         let place = placed.partition_point(|of| of.0.start < at);
-        placed.insert(place, (at..at + bytes, life));
+        placed.insert(place, (at..at.saturating_add(bytes), life));
     }
     placed.iter().map(|of| of.0.end).max().unwrap_or(0)
 }
