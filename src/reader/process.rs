@@ -56,7 +56,7 @@ impl RawSnapshot {
                 Entry::Vacant(row) => drop(row.insert(value)),
                 Entry::Occupied(mut row) if row.key() == SET_BY_PROGRAM => {
                     // A damaged file may have any number of them.
-                    if row.get().matches("; ").count() < SET_MOST {
+                    if row.get().matches("; ").count() + 1 < SET_MOST {
                         *row.get_mut() += &format!("; {value}");
                     }
                 }

@@ -96,7 +96,7 @@ fn allocator_of(file_name: &str) -> Option<&'static str> {
 #[derive(Default)]
 pub struct Native {
     pages: Pages,
-    /// Of C++ objects: that of a chunk is [`Classes::chunk`].
+    /// Classes of C++ objects. [`Classes::chunk`] finds the class of a chunk.
     pub classes: Classes,
     heaps: Heaps,
     stacks: Vec<Stack>,

@@ -116,7 +116,7 @@ fn blocks_of(
         return Ok(None);
     }
     let head = python.head();
-    // Those of free-threaded builds are aligned to more.
+    // Objects of free-threaded builds are aligned to 16 bytes.
     let alignment = if head == FREE_THREADED { 16 } else { 8 };
     let mut objects = Vec::new();
     for run in copy.runs() {

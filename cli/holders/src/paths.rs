@@ -53,7 +53,7 @@ pub struct Paths<'b> {
     blocks: &'b [Block],
     /// Indices of blocks.
     concrete: Set<usize>,
-    /// The path of each block, by its index; that of a block whose path was not there any more when it was read again is unknown.
+    /// The path of each block, by its index; `None`: when the path was read again, it was not there any more.
     answers: Vec<Option<usize>>,
     paths: Vec<HolderPath>,
     known: Map<HolderPath, usize>,

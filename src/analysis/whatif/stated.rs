@@ -50,6 +50,7 @@ impl<'a> Stated<'a> {
         let (name, of_variable) = set.find(|of| !of.1.is_empty()).unzip();
         let of_variable = of_variable.unwrap_or_default();
         let calls = ranks.get(SET_BY_PROGRAM).into_iter().flat_map(|all| all.split("; "));
+        let may_lack_some = calls.clone().count() >= SET_MOST;
         // PyTorch reads the variable through the same function.
         let calls = calls.enumerate().filter(|(nth, text)| *nth > 0 || *text != of_variable);
         let calls: Vec<&str> = calls.map(|(_, text)| text).collect();
@@ -58,7 +59,7 @@ impl<'a> Stated<'a> {
             .fold(of_variable.to_owned(), |text, set| set_later(&text, set));
         Stated {
             source: calls.first().map(|_| CALL).or(name),
-            settings: match calls.len() >= SET_MOST {
+            settings: match may_lack_some {
                 true => Err(format!("the program changed them {SET_MOST} times or more")),
                 false => Settings::parse(&text, version),
             },

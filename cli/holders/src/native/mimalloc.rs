@@ -14,7 +14,7 @@ use crate::copy::{Image, PAGE};
 
 const SEGMENT: u64 = 32 << 20;
 const SLICE: u64 = 64 << 10;
-/// Of the header: the size in bytes, in slices, and that of the header itself; the number of records, and where they begin.
+/// In a segment's header: the segment's bytes and slices, the slices of the header, the number of records, and the first record.
 const BYTES: u64 = 32;
 const SLICES: u64 = 224;
 const HEADER_SLICES: u64 = 232;
@@ -24,7 +24,7 @@ const RECORD: u64 = 96;
 const MOST_RECORDS: u64 = 512;
 /// Of a record: the lists of blocks that are free, that the thread freed later, and that others freed (with two bits of flags).
 const LISTS: [u64; 3] = [16, 32, 40];
-/// The size of larger blocks is that of their slices.
+/// Larger blocks are as large as their slices.
 const LARGEST: u64 = 2 << 30;
 
 /// Blocks of one size.

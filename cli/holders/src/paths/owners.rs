@@ -34,7 +34,7 @@ const FROM_SAVER: usize = 24;
 const FROM_MAKER: usize = 5;
 /// The most nodes in which a parameter is looked for.
 const NODES: usize = 256;
-/// A vector of edges with more targets than this is none.
+/// Unnamed memory with more targets than this is no vector of edges.
 const WIDEST: usize = 256;
 /// Targets that are looked at for the nearest parameters of one copy.
 const TARGETS: u64 = 20_000_000;

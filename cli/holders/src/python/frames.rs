@@ -275,7 +275,7 @@ impl Python {
         Some(self.short_text(copy, name))
     }
 
-    /// Where the name of a variable of a code object is. The last ones are those of enclosing functions.
+    /// Where the name of a variable of a code object is. Variables of enclosing functions come last.
     pub(super) fn name_of_variable(&self, copy: &Image, code: u64, index: u64) -> Option<u64> {
         let o = &self.offsets;
         let tables = match o.code_cell_names {

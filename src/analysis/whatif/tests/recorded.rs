@@ -1,7 +1,7 @@
 //! What the recording of a run tells: settings that the program makes, private pools, memory of other allocators, lower bounds.
 
 use super::*;
-use crate::job_variables::SET_BY_PROGRAM;
+use crate::job_variables::{SET_BY_PROGRAM, SET_MOST};
 use crate::sample::FrameText;
 use crate::snapshot::{Allocation, Call};
 
@@ -49,6 +49,11 @@ fn settings_that_the_program_makes_stand_in_the_place_of_those_of_the_environmen
         (found.variable.as_deref(), found.no_advice, found.ignored),
         (Some(CALL), None, None)
     );
+    // PyTorch's own call is one of those that are recorded; further ones may lack.
+    let many = [environment; SET_MOST].join("; ");
+    (snapshot.process.ranks).insert(SET_BY_PROGRAM.to_owned(), many);
+    let found = streams().on_device(&snapshot, &Question::default());
+    assert!(found.no_advice.is_some_and(|why| why.contains("16 times")));
 }
 
 #[test]
