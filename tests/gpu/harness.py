@@ -6,6 +6,7 @@ and shared between claims. Nothing here depends on CUDA; it reads the JSON that 
 
 import collections
 import contextlib
+import functools
 import json
 import os
 import pathlib
@@ -78,14 +79,15 @@ def site(label):
     return found
 
 
-def _sites(cache={}):
-    if not cache:
-        for path in sorted(HERE.rglob("*")):
-            if path.suffix in (".cu", ".c", ".cpp", ".rs", ".py") and "target" not in path.relative_to(HERE).parts and path.parent != HERE:
-                for number, line in enumerate(path.read_text().splitlines(), 1):
-                    if mark := re.search(r"(?://|#) site: (\w+)", line):
-                        cache[mark.group(1)] = (path.name, number)
-    return cache
+@functools.cache  # Claims run in threads: none may see a part of it.
+def _sites():
+    found = {}
+    for path in sorted(HERE.rglob("*")):
+        if path.suffix in (".cu", ".c", ".cpp", ".rs", ".py") and "target" not in path.relative_to(HERE).parts and path.parent != HERE:
+            for number, line in enumerate(path.read_text().splitlines(), 1):
+                if mark := re.search(r"(?://|#) site: (\w+)", line):
+                    found[mark.group(1)] = (path.name, number)
+    return found
 
 
 class Finished:

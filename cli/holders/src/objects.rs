@@ -77,6 +77,8 @@ const OBJECT_BYTES: u64 = 80;
 /// CuPy's pools give out whole units of these bytes.
 const UNIT: u64 = 512;
 const MOST_DEVICES: u64 = 64;
+/// CPython's allocators align objects, and the headers before them, to these bytes.
+const ALIGNMENT: u64 = 16;
 /// The bytes of the head of each object in free-threaded builds.
 const FREE_THREADED: u64 = 32;
 
@@ -116,25 +118,24 @@ fn blocks_of(
         return Ok(None);
     }
     let head = python.head();
-    // Objects of free-threaded builds are aligned to 16 bytes.
-    let alignment = if head == FREE_THREADED { 16 } else { 8 };
     let mut objects = Vec::new();
     for run in copy.runs() {
-        for object in (run.start..run.end.saturating_sub(head)).step_by(alignment) {
+        for object in (run.start.next_multiple_of(ALIGNMENT)..run.end.saturating_sub(head)).step_by(ALIGNMENT as usize) {
             let word = copy.word(object + head - 8);
             let class = classes.iter().find(|(class, _)| *class == word);
-            let class = class.filter(|_| python.is_counted(copy, object) && !is_in_tuple(python, copy, object));
+            let class = class.filter(|_| python.is_counted(copy, object) && !is_in_object(python, copy, object));
             objects.extend(class.map(|(_, name)| (*name, object)));
         }
     }
     let mut budget = Budget::new(copy, deadline);
-    let (mut blocks, mut others) = (Vec::new(), 0);
+    let (mut blocks, mut understood, mut others) = (Vec::new(), 0, 0);
     for memory in (library.read)(python, copy, &objects, &mut budget) {
         match memory {
-            Some([0, ..] | [_, 0, _]) => {}
+            Some([0, ..] | [_, 0, _]) => understood += 1,
             Some([address, bytes, device])
                 if device < MOST_DEVICES && address.checked_add(bytes).is_some_and(|end| end >> 47 == 0) =>
             {
+                understood += 1;
                 blocks.push(LiveBlock::of(address, bytes, bytes, device as i8));
             }
             _ => others += 1,
@@ -142,7 +143,7 @@ fn blocks_of(
     }
     let why = match budget.stopped() {
         Some(_) => UNFINISHED,
-        None if others > blocks.len() + 8 => "they are not understood (an unknown version)",
+        None if others > understood => "they are not understood (an unknown version)",
         None => "",
     };
     if !why.is_empty() {
@@ -153,13 +154,12 @@ fn blocks_of(
     Ok(Some(blocks))
 }
 
-/// Whether the words are the size and an item of a tuple of classes. The size is where the count would be, which is behind the first word
-/// in free-threaded builds.
-fn is_in_tuple(python: &mut Python, copy: &Image, object: u64) -> bool {
+/// Whether these words follow the head of another object: the size and the first item of a tuple of classes, a number that equals the
+/// address of one. The size is where the count would be, which is behind the first word in free-threaded builds.
+fn is_in_object(python: &mut Python, copy: &Image, object: u64) -> bool {
     let before = if python.head() == FREE_THREADED { 24 } else { 16 };
-    let tuple = object.wrapping_sub(before);
-    let of = python.object(copy, tuple);
-    of.is_some_and(|of| python.type_name(of) == "tuple") && python.is_counted(copy, tuple)
+    let other = object.wrapping_sub(before);
+    python.object(copy, other).is_some() && python.is_counted(copy, other)
 }
 
 fn of_cupy(python: &mut Python, copy: &Image, objects: &[(&str, u64)], _: &mut Budget) -> Vec<Option<[u64; 3]>> {
