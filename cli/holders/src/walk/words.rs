@@ -158,7 +158,7 @@ impl Walk<'_, '_> {
             && self.graph.is_weak(from)
             && self.native.is_driver_although_reached(self.copy, start)
         {
-            return;
+            return self.put_off(from, edge, Target::Node(id, 0));
         }
         self.graph.add_target(from, id);
         if is_unusual {
