@@ -133,6 +133,11 @@ fn the_settings_of_the_run_are_recorded_and_one_without_effect_is_named() {
     let (_outcome, file) = logged("grows", &[("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync")]);
     let why = json(&["whatif", "--json"], &file)["devices"][0]["no_advice"].clone();
     assert!(why.as_str().is_some_and(|why| why.contains("not modelled")), "{why}");
+    // Without what does not fit in the recording, it would be 24 MiB.
+    let long = format!("{}max_split_size_mb:240", ",".repeat(108));
+    let (_outcome, file) = logged("grows", &[("PYTORCH_CUDA_ALLOC_CONF", &long)]);
+    let why = json(&["whatif", "--json"], &file)["devices"][0]["no_advice"].clone();
+    assert!(why.as_str().is_some_and(|why| why.contains("too long")), "{why}");
 }
 
 #[test]

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
 
 use crate::{recorder, settings};
 use culeak::format::RANK_VARIABLES;
-use culeak::job_variables::{JOB_VARIABLES, NAME_MAX, SET_BY_PROGRAM, SET_MOST, States, VALUE_MAX};
+use culeak::job_variables::{JOB_VARIABLES, JobVariable, NAME_MAX, SET_BY_PROGRAM, SET_MOST, States, VALUE_MAX};
 use culeak::recording::Recording;
 
 /// Rows of `JOB_VARIABLES` that are stored, as bits.
@@ -24,6 +24,8 @@ static LOOKED_AGAIN: AtomicBool = AtomicBool::new(false);
 /// The settings that the program made first, in the order of the calls. It may change them in each step.
 static SET: [Set; SET_MOST] = [const { Set::new() }; SET_MOST];
 static SET_COUNT: AtomicUsize = AtomicUsize::new(0);
+/// In place of settings of the allocator that do not fit: half a setting would be another one.
+const TOO_LONG: &[u8] = b"(too long)";
 /// The most entries of the environment that are looked at again.
 const ENTRIES: usize = 4096;
 
@@ -95,8 +97,7 @@ pub fn record(recording: &Recording) {
 
 /// The program has set these, or PyTorch what is in the environment; the recording may start later.
 pub fn set_by_program(text: &[u8]) {
-    // Half a setting would be another one.
-    let text = if text.len() <= VALUE_MAX { text } else { b"(too long)" };
+    let text = if text.len() <= VALUE_MAX { text } else { TOO_LONG };
     let Some(set) = SET.get(SET_COUNT.fetch_add(1, Relaxed)) else {
         SET_COUNT.store(SET_MOST, Relaxed);
         return;
@@ -112,7 +113,13 @@ pub fn set_by_program(text: &[u8]) {
 }
 
 fn store(recording: &Recording, name: &str, value: &[u8]) {
-    recording.variable(name.as_bytes(), &value[..value.len().min(VALUE_MAX)]);
+    let is_of_allocator = |row: &JobVariable| row.name == name && row.states == States::Allocator;
+    let value = match value.split_at_checked(VALUE_MAX) {
+        Some((_, [_, ..])) if JOB_VARIABLES.iter().any(is_of_allocator) => TOO_LONG,
+        Some((cut, _)) => cut,
+        None => value,
+    };
+    recording.variable(name.as_bytes(), value);
 }
 
 /// Stores, once, those that have been set since then.
@@ -127,7 +134,8 @@ pub fn record_later(recording: &Recording) {
         if list == 0 || !culeak_walker::read(list + 8 * number, &mut entry) || entry[0] == 0 {
             return;
         }
-        let mut text = [0u8; NAME_MAX + 1 + VALUE_MAX];
+        // A byte more shows that a value is too long.
+        let mut text = [0u8; NAME_MAX + 1 + VALUE_MAX + 1];
         let length = copy(entry[0], &mut text);
         let Some((name, value)) = split(&text[..length]) else {
             continue;
