@@ -84,6 +84,7 @@ guides! {
     "metrics" = "fleet.md", "metrics";
     "watch" = "fleet.md", "watch";
     "push" = "fleet.md", "push";
+    "datasets" = "fleet.md", "dataset";
     "ci" = "ci.md";
     "exit-codes" = "ci.md", "exit-codes";
     "pytest" = "ci.md", "pytest";
@@ -91,12 +92,12 @@ guides! {
     "python" = "frameworks.md";
     "adapters" = "frameworks.md", "adapters";
     "formats" = "formats.md";
-    "datasets" = "dataset.md";
     "json" = "formats.md", "json";
     "configuration" = "configuration.md";
     "environment" = "configuration.md", "environment";
     "config" = "configuration.md", "config";
     "messages" = "messages.md";
+    "errors" = "errors.md";
     "limits" = "limits.md";
     "reach" = "limits.md", "reach";
     "file-systems" = "limits.md", "file-systems";

@@ -142,7 +142,7 @@ fn a_guide_is_found_by_the_name_of_its_file_too() {
     for (name, expected) in [
         ("frameworks", "python"),
         ("job.md", "jobs"),
-        ("docs/dataset.md", "datasets"),
+        ("docs/fleet.md", "fleet"),
         ("measurements", "costs"),
         ("docs/launchers.md", "launchers"),
         ("launchers", "launchers"),
