@@ -85,6 +85,7 @@ guides! {
     "watch" = "fleet.md", "watch";
     "push" = "fleet.md", "push";
     "datasets" = "fleet.md", "dataset";
+    "columns" = "dataset.schema.md";
     "ci" = "ci.md";
     "exit-codes" = "ci.md", "exit-codes";
     "pytest" = "ci.md", "pytest";
