@@ -213,7 +213,10 @@ pub(super) fn failure(unanswered: &Unanswered, args: &WhyArgs, item: &Loaded) ->
                 Some(Selector::Line(file, line)) => format!("no live memory was allocated at {file}:{line}"),
                 // A pattern of the shell has named two recordings.
                 Some(Selector::Site(pattern)) if Path::new(pattern.text()).is_file() => {
-                    format!("{:?} is a file; name one input, or a folder of recordings", pattern.text())
+                    format!(
+                        "{:?} is a file; name one input, or a folder of recordings",
+                        pattern.text()
+                    )
                 }
                 Some(Selector::Site(pattern)) => {
                     format!(
