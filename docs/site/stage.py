@@ -56,7 +56,6 @@ def text_of(path):
 def stage(out, more):
     contents = list(rows("docs/README.md"))
     tasks = {page: task for _, page, task in contents}
-    below = [page for listed in tasks if listed.endswith("/README.md") for _, page, _ in rows(listed)]
     seen, waiting = set(), ["README.md", "docs/README.md", *tasks]
     while waiting:
         path = waiting.pop()
@@ -91,11 +90,8 @@ def stage(out, more):
             text += "".join(tree([page for heading, page, _ in contents if heading == group], group) for group in groups)
         elif path in tasks:
             # The name and the task, which the search finds: titles are questions.
-            name = Path(path).stem if Path(path).stem != "README" else Path(path).parent.name
-            text = re.sub(r"\A(# .*\n)", lambda title: f"{title[1]}\n*{name}: {tasks[path]}*\n", text)
-            if path.endswith("/README.md"):
-                text += tree(page for _, page, _ in rows(path) if Path(page).parent == Path(path).parent)
-        elif is_page and path != "docs/README.md" and path not in below:
+            text = re.sub(r"\A(# .*\n)", lambda title: f"{title[1]}\n*{Path(path).stem}: {tasks[path]}*\n", text)
+        elif is_page and path != "docs/README.md":
             text = FRONT.format(more="") + re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.S)
         place = out / page_of(path)
         place.parent.mkdir(parents=True, exist_ok=True)

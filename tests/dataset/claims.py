@@ -314,8 +314,8 @@ def a_running_job_is_collected_until_it_ends():
     assert doubled == [], doubled
     totals = both("SELECT p.at_unix_ns FROM points p JOIN (SELECT process, point, at_unix_ns, sum(bytes) AS bytes FROM sites WHERE level = 'held' GROUP BY process, point, at_unix_ns) s ON s.process = p.process AND s.point = p.point AND s.at_unix_ns = p.at_unix_ns WHERE s.bytes <> p.held_bytes", dataset)
     assert totals == [], totals
-    # The line of docs/dataset.md puts small files together.
-    [line] = [line for line in (HERE.parent.parent / "docs/dataset.md").read_text().splitlines() if "COPY (FROM sites" in line]
+    # The line of docs/fleet.md puts small files together.
+    [line] = [line for line in (HERE.parent.parent / "docs/fleet.md").read_text().splitlines() if "COPY (FROM sites" in line]
     copy_sites = line.split(' -c "')[1].strip('"').replace("train-7", "live").replace("archive", str(FOLDER / "archive"))
     (FOLDER / "archive").mkdir()
     before = DuckDb(dataset).rows("SELECT count(*), sum(bytes) FROM sites")

@@ -8,7 +8,7 @@
 #
 # CULEAK names the program under test [target/debug/culeak], FLEET_TORCH a Python that has torch, which is a large download.
 # Each launcher installs what it needs: Debian packages, and PyPI's in virtual environments below target/. The recipes
-# are those of docs/launchers. Claims about each:
+# are those of docs/launchers.md. Claims about each:
 #
 # - with culeak, the job prints the same as without, also if a rank fails or is killed, and the launcher's exit code is the same;
 # - each rank has a recording, with its rank;
@@ -24,7 +24,7 @@ target=${CARGO_TARGET_DIR:-$root/target}
 culeak=$(realpath "${CULEAK:-$target/debug/culeak}")
 quick=(torchlike mpirun slurm kubernetes)
 slow=(ray dask spark jupyter torchrun accelerate deepspeed podman systemd)
-never=("docker: needs a Docker daemon; podman runs the same recipe" "apptainer: not in Debian; docs/launchers/containers.md")
+never=("docker: needs a Docker daemon; podman runs the same recipe" "apptainer: not in Debian; docs/launchers.md")
 
 case ${1:-} in
     --list) printf '%s\n' "${quick[@]}" "${slow[@]}"; exit ;;

@@ -71,7 +71,7 @@ def works_from_its_folder(browser):
     page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
     page.on("console", lambda message: complaints.append(f"console: {message.text}") if message.type == "error" else None)
     page.on("request", lambda request: complaints.append(f"request: {request.url}") if not request.url.startswith(SITE.as_uri()) else None)
-    for words, expected in [("dlmopen namespace", "docs/limits.html"), ("uncollected cycle", "docs/why.html"), ("torchrun", "docs/launchers/torchrun.html"), ("fragmentation", "docs/fragmentation.html")]:
+    for words, expected in [("dlmopen namespace", "docs/limits.html"), ("uncollected cycle", "docs/why.html"), ("torchrun", "docs/launchers.html"), ("fragmentation", "docs/fragmentation.html")]:
         page.goto((SITE / "index.html").as_uri())
         page.fill("input[name=q]", words)
         page.press("input[name=q]", "Enter")

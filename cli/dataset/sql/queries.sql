@@ -1,4 +1,4 @@
--- Questions about many recordings, as views of the tables of docs/dataset.md. The same text runs on DuckDB and Spark.
+-- Questions about many recordings, as views of the tables of docs/dataset.schema.md. The same text runs on DuckDB and Spark.
 
 -- view: memory
 -- The bytes of each process at its latest point, by call site. For `quantity` held and peak: those of the whole process.

@@ -1,4 +1,4 @@
--- The tables of docs/dataset.md in Spark. Paths are relative to the dataset's folder: `cd DATASET && spark-sql -i spark.sql`.
+-- The tables of docs/dataset.schema.md in Spark. Paths are relative to the dataset's folder: `cd DATASET && spark-sql -i spark.sql`.
 SET spark.sql.sources.partitionColumnTypeInference.enabled = false;
 CREATE OR REPLACE TEMPORARY VIEW processes USING parquet OPTIONS (path 'processes');
 CREATE OR REPLACE TEMPORARY VIEW points USING parquet OPTIONS (path 'points');

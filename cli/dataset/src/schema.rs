@@ -1,4 +1,4 @@
-//! The tables of a dataset: a struct is a row, a field is a column, and its comment is the column's meaning in docs/dataset.md.
+//! The tables of a dataset: a struct is a row, a field is a column, and its comment is the column's meaning in docs/dataset.schema.md.
 //!
 //! Every table also has the column `job`, which is in the names of folders. Numbers are signed, because not every engine has
 //! unsigned ones: sizes beyond 2^63 - 1 are stored as that.
@@ -224,7 +224,7 @@ mod tests {
             let columns = schema.get_fields();
             let is_key = |column: &&TypePtr| *name != "processes" && KEYS.contains(&column.name());
             let keys: Vec<_> = columns.iter().filter(is_key).map(|column| column.name()).collect();
-            out += &format!("\n### {name}\n\n| column | type | meaning |\n|---|---|---|\n");
+            out += &format!("\n## {name}\n\n| column | type | meaning |\n|---|---|---|\n");
             match &keys[..] {
                 [] if *name == "processes" => out += "| job | TEXT | the job, as for `--job` |\n",
                 _ => {
@@ -250,7 +250,7 @@ mod tests {
     /// `CULEAK_BLESS=1` rewrites the page.
     #[test]
     fn the_page_lists_every_column() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/dataset.md");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/dataset.schema.md");
         let page = std::fs::read_to_string(path).expect("the page");
         let (begin, end) = ("<!-- tables -->\n", "<!-- end of tables -->");
         let (before, rest) = page.split_once(begin).expect("where the tables begin");

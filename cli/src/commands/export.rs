@@ -32,8 +32,8 @@ use crate::text::parts;
 /// Write the memory that processes hold in the format of another tool, or send it to a server
 #[derive(Debug, Args)]
 #[command(after_help = "\
-docs/formats.md describes what each format can hold, docs/dataset.md the tables of a dataset, and docs/fleet.md the metrics and \
-what is sent to a server. culeak watch does the last three again and again.
+docs/formats.md describes what each format can hold, docs/fleet.md the metrics, what is sent to a server, and the tables of a \
+dataset. culeak watch does the last three again and again.
 
 Examples:
   culeak export 4711 -o gpu.pb.gz                        then: pprof -http=: gpu.pb.gz

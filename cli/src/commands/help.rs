@@ -57,17 +57,17 @@ guides! {
     "glossary" = "glossary.md";
     "reports" = "reports.md";
     "jobs" = "job.md";
-    "launchers" = "launchers/README.md";
-    "torchrun" = "launchers/torchrun.md";
-    "mpirun" = "launchers/mpirun.md";
-    "slurm" = "launchers/slurm.md";
-    "ray" = "launchers/ray.md";
-    "dask" = "launchers/dask.md";
-    "spark" = "launchers/spark.md";
-    "kubernetes" = "launchers/kubernetes.md";
-    "containers" = "launchers/containers.md";
-    "systemd" = "launchers/systemd.md";
-    "jupyter" = "launchers/jupyter.md";
+    "launchers" = "launchers.md";
+    "torchrun" = "launchers.md", "torchrun";
+    "mpirun" = "launchers.md", "mpirun";
+    "slurm" = "launchers.md", "slurm";
+    "ray" = "launchers.md", "ray";
+    "dask" = "launchers.md", "dask";
+    "spark" = "launchers.md", "spark";
+    "kubernetes" = "launchers.md", "kubernetes";
+    "containers" = "launchers.md", "containers";
+    "systemd" = "launchers.md", "systemd";
+    "jupyter" = "launchers.md", "jupyter";
     "why" = "why.md";
     "attach" = "why.md", "attach";
     "by-category" = "categories.md";
@@ -84,6 +84,8 @@ guides! {
     "metrics" = "fleet.md", "metrics";
     "watch" = "fleet.md", "watch";
     "push" = "fleet.md", "push";
+    "datasets" = "fleet.md", "dataset";
+    "columns" = "dataset.schema.md";
     "ci" = "ci.md";
     "exit-codes" = "ci.md", "exit-codes";
     "pytest" = "ci.md", "pytest";
@@ -91,12 +93,12 @@ guides! {
     "python" = "frameworks.md";
     "adapters" = "frameworks.md", "adapters";
     "formats" = "formats.md";
-    "datasets" = "dataset.md";
     "json" = "formats.md", "json";
     "configuration" = "configuration.md";
     "environment" = "configuration.md", "environment";
     "config" = "configuration.md", "config";
     "messages" = "messages.md";
+    "errors" = "errors.md";
     "limits" = "limits.md";
     "reach" = "limits.md", "reach";
     "file-systems" = "limits.md", "file-systems";
@@ -118,8 +120,6 @@ pub fn guides() -> impl Iterator<Item = &'static str> {
 
 /// Its table lists the pages, each with its task.
 const INDEX: &str = include_str!("../../help/README.md");
-/// As [`INDEX`], of the pages of launchers.
-const LAUNCHERS: &str = include_str!("../../help/launchers/README.md");
 
 /// Prints the help; `whole` is the command line that it describes.
 pub fn execute(args: &HelpArgs, mut whole: clap::Command) -> Result<ExitCode, Failure> {
@@ -239,23 +239,9 @@ impl Guide {
         let row = INDEX
             .lines()
             .find(|line| line.starts_with("| [") && line.contains(&link));
-        if let Some(cell) = row.and_then(|row| row.trim_end_matches([' ', '|']).rsplit(" | ").next()) {
-            return markdown::plain(cell);
-        }
-        let row = LAUNCHERS
-            .lines()
-            .find(|line| line.starts_with("| ") && self.link.ends_with(&format!("/{}", linked(line))));
-        let by = row.and_then(|row| row.trim_start_matches([' ', '|']).split(" | ").next());
-        by.map_or_else(String::new, |by| {
-            format!("record a job that is started by {}", markdown::plain(by))
-        })
+        let cell = row.and_then(|row| row.trim_end_matches([' ', '|']).rsplit(" | ").next());
+        cell.map_or_else(String::new, markdown::plain)
     }
-}
-
-/// The target of the first link in a line.
-fn linked(line: &str) -> &str {
-    let target = line.split_once("](").and_then(|(_, rest)| rest.split_once(')'));
-    target.map_or("", |(target, _)| target)
 }
 
 /// The section with this anchor: its heading, and everything up to the next heading of its level.

@@ -2,7 +2,8 @@
 //!
 //! Each line is a JSON-RPC message. This file speaks the protocol; [`tools`] turns a question into a command line of culeak, which runs
 //! in this process, and [`answers`] cuts what it prints. The protocol's SDK for Rust (`rmcp`) adds 29 crates, an asynchronous runtime
-//! among them, to a server that answers one question at a time, so it is absent. So are pages of this command's own.
+//! among them, to a server that answers one question at a time, so it is absent. So are pages of this command's own. The command has 584 lines
+//! (without tests, comments and blank lines), where 500 were wanted: this file, which speaks the protocol, is 153 of them.
 
 mod answers;
 mod tools;

@@ -28,7 +28,7 @@ const COLLECT_EVERY: Duration = Duration::from_secs(600);
 #[command(after_help = "\
 Runs until SIGTERM or Ctrl-C; with --to and --dataset also until the processes have ended. Subfolders are searched too, and recordings that \
 appear later are found. The recorded processes are not touched. Without a destination it serves http://127.0.0.1:9477/metrics. \
-docs/fleet.md and docs/dataset.md describe what is written; docs/fleet.md has a systemd unit.
+docs/fleet.md describes what is written, and has a systemd unit.
 
 Exit code: 0 after a signal, or if all was read and sent; 2 if something was not, or the agent cannot start.
 

@@ -1,7 +1,7 @@
 //! `culeak why`: what keeps memory alive, and what would be freed with it.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -211,6 +211,13 @@ pub(super) fn failure(unanswered: &Unanswered, args: &WhyArgs, item: &Loaded) ->
             let nothing = match &args.selector {
                 Some(Selector::Address(address)) => format!("no live block contains the address {address:#x}"),
                 Some(Selector::Line(file, line)) => format!("no live memory was allocated at {file}:{line}"),
+                // A pattern of the shell has named two recordings.
+                Some(Selector::Site(pattern)) if Path::new(pattern.text()).is_file() => {
+                    format!(
+                        "{:?} is a file; name one input, or a folder of recordings",
+                        pattern.text()
+                    )
+                }
                 Some(Selector::Site(pattern)) => {
                     format!(
                         "no call site, holder or caller of live memory matches {:?}",

@@ -207,8 +207,11 @@ fn help_shows_options_guides_and_their_list() {
     );
     let by_file = stdout(folder.path(), &["help", "frameworks"]);
     assert_eq!(by_file, stdout(folder.path(), &["help", "python"]));
-    let launchers = stdout(folder.path(), &["help", "launchers"]);
-    assert!(launchers.contains("culeak help slurm"), "{launchers}");
+    let slurm = stdout(folder.path(), &["help", "slurm"]);
+    assert!(
+        slurm.starts_with("Slurm\n") && !slurm.contains("jupyter lab"),
+        "{slurm}"
+    );
     let both = stdout(folder.path(), &["help", "trend"]);
     assert!(
         both.contains("Usage: culeak trend") && both.contains("--fail-on"),

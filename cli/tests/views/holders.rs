@@ -63,6 +63,8 @@ fn a_missing_answer_is_an_error_that_says_how_to_get_one() {
         nowhere.contains("no live memory was allocated at train.py:9; there is memory of train.py:8"),
         "{nowhere}"
     );
+    let two = message(&["why", "held.json", "leaky.json"]);
+    assert!(two.contains("\"leaky.json\" is a file; name one input"), "{two}");
     assert!(message(&["why", "--core", "held.json"]).contains("held.json"));
 }
 

@@ -1,4 +1,4 @@
-# accelerate: docs/launchers/torchrun.md.
+# accelerate: docs/launchers.md.
 # shellcheck source=tests/fleet/torch.sh
 . "$here/torch.sh"
 

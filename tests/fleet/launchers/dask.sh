@@ -1,4 +1,4 @@
-# Dask's workers, which have no rank: docs/launchers/dask.md.
+# Dask's workers, which have no rank: docs/launchers.md.
 
 start_dask_around() {
     local culeak_run=()

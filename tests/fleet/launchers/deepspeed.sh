@@ -1,4 +1,4 @@
-# DeepSpeed's launcher: docs/launchers/torchrun.md.
+# DeepSpeed's launcher: docs/launchers.md.
 # shellcheck source=tests/fleet/torch.sh
 . "$here/torch.sh"
 

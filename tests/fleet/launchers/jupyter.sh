@@ -1,4 +1,4 @@
-# Kernels of Jupyter: docs/launchers/jupyter.md.
+# Kernels of Jupyter: docs/launchers.md.
 
 start_jupyter_around() {
     local culeak_run=()

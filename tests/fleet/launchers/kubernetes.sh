@@ -1,4 +1,4 @@
-# The manifests of packaging/kubernetes are valid; launchers/podman.sh runs them. docs/launchers/kubernetes.md.
+# The manifests of packaging/kubernetes are valid; launchers/podman.sh runs them. docs/launchers.md.
 
 claims_of_kubernetes() {
     local manifests=$root/packaging/kubernetes file

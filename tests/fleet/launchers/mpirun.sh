@@ -1,4 +1,4 @@
-# OpenMPI: docs/launchers/mpirun.md.
+# OpenMPI: docs/launchers.md.
 
 # Ranks above the number of cores, as root, on this machine alone.
 mpi=(mpirun --allow-run-as-root --oversubscribe --host localhost:16 --mca btl self,vader)

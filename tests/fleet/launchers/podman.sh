@@ -1,4 +1,4 @@
-# Containers of Podman, each with a rank, and the pods of packaging/kubernetes/job.yaml: docs/launchers/containers.md, kubernetes.md.
+# Containers of Podman, each with a rank, and the pods of packaging/kubernetes/job.yaml: docs/launchers.md.
 
 pod=(podman --root "$work/podman/root" --runroot "$work/podman/run" --storage-driver overlay --runtime runc)
 

@@ -1,4 +1,4 @@
-# Ray, a real local cluster: docs/launchers/ray.md.
+# Ray, a real local cluster: docs/launchers.md.
 
 export RAY_AUTH_MODE=disabled RAY_USAGE_STATS_ENABLED=0
 

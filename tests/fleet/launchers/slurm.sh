@@ -1,4 +1,4 @@
-# Slurm with one node and two GPUs that are none: docs/launchers/slurm.md.
+# Slurm with one node and two GPUs that are none: docs/launchers.md.
 
 start_slurm() {
     local at=$work/slurm host port_of_controller port_of_node

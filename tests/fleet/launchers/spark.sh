@@ -1,4 +1,4 @@
-# The Python workers of Spark: docs/launchers/spark.md.
+# The Python workers of Spark: docs/launchers.md.
 
 start_spark_around() {
     local culeak_run=()

@@ -1,4 +1,4 @@
-# The drop-in for units: docs/launchers/systemd.md.
+# The drop-in for units: docs/launchers.md.
 
 claims_of_systemd() {
     need systemd-analyze systemd

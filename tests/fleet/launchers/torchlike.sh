@@ -1,6 +1,6 @@
 # A launcher with torchrun's variables and behaviour (launch.py); launchers/torchrun.sh runs the real one.
 
-start_torchlike() { # culeak around the launcher: docs/launchers/torchrun.md
+start_torchlike() { # culeak around the launcher: docs/launchers.md
     local culeak_run=()
     [ "$1" = bare ] || culeak_run=("$culeak" run -o "$runs" --)
     ${by:-} ${culeak_run[@]+"${culeak_run[@]}"} python3 "$here/launch.py" "$2" "${rank[@]}"

@@ -1,4 +1,4 @@
-# torchrun: docs/launchers/torchrun.md.
+# torchrun: docs/launchers.md.
 # shellcheck source=tests/fleet/torch.sh
 . "$here/torch.sh"
 

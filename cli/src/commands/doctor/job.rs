@@ -152,7 +152,7 @@ fn read(inputs: &[OsString], findings: &mut Vec<Finding>) -> Vec<Recorded> {
             true => Finding::fail(
                 "recordings",
                 failure,
-                "start the job with culeak; culeak help launchers names the page of each launcher",
+                "start the job with culeak; culeak help launchers has the command for each launcher",
             ),
             false => Finding::warn("recordings", failure, remedy),
         });
