@@ -5,12 +5,14 @@
 //! | [`settings`] | `PYTORCH_CUDA_ALLOC_CONF` |
 //! | [`stated`] | the version and the settings of a run |
 //! | [`model`] | the allocator |
+//! | `replay` | the requests of a run, given to the model |
 //! | [`trace`] | the requests of a run, from its log |
 //! | `layout` | the free ranges of its segments |
+//! | `plan` | what a plan needs that knows when each block is freed |
 //! | [`version`] | what differs between versions of PyTorch |
 //!
-//! The model proves itself on each run before it advises: with the settings of the run it must reproduce the bytes reserved after
-//! each request. If it is off by more than [`MOST_ERROR`] of the peak, there is no advice.
+//! The model proves itself on each run before it advises: with the settings of the run it must reproduce the segments after each
+//! request, as many of each size. If it is off by more than [`MOST_ERROR`] of the peak, there is no advice.
 //!
 //! The log has the sizes of blocks. A block of more than 1 MiB may be up to 1 MiB larger than its request, so the figures of other
 //! settings are rather too high than too low. Deliberately absent: the time that driver calls take; their number stands for it.
@@ -19,26 +21,30 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use foldhash::HashMap;
 use serde::Serialize;
 
+use crate::analysis::framework::{OWNERS, Watched};
 use crate::analysis::report::{ProcessLine, process_line};
 use crate::analysis::site::CallStacks;
+use crate::kind::Kind;
 use crate::snapshot::{Allocations, Snapshot};
 use crate::timeline::Timeline;
 
 mod layout;
 pub mod model;
+mod plan;
+mod replay;
 pub mod settings;
 pub mod stated;
 pub mod trace;
 pub mod version;
 
 use model::Model;
+use replay::{Plan, Replayed, replay};
 use settings::{Settings, expandable_text};
 pub use stated::{CALL, Stated, VARIABLE, ignored_setting};
 use stated::{ignored_variable, version_of};
-use trace::{Conflicts, Recorded, Step, Trace};
+use trace::{Conflicts, Recorded, Trace};
 use version::{OLDEST_RECORD_FIRST, Version};
 
 /// The value of [`WhatIf::format`].
@@ -95,7 +101,7 @@ pub struct WhatIf<'a> {
     pub pytorch: Option<&'a str>,
     /// The version that the run is modelled as.
     pub modelled_as: String,
-    /// That the versions differ, or that a variable with settings had no effect.
+    /// That the versions differ, that a variable with settings had no effect, or that the run has other pools.
     pub notes: Vec<String>,
     pub devices: Vec<OnDevice>,
 }
@@ -113,7 +119,7 @@ pub struct OnDevice {
     pub ignored: Option<String>,
     #[serde(flatten)]
     pub of: Recorded,
-    /// The largest difference between the model and the recording after any request.
+    /// The most bytes, after any request, in segments that only the model has, or only the recording.
     pub error_bytes: u64,
     /// The same as a part of the recorded peak.
     pub error: f64,
@@ -163,88 +169,6 @@ pub enum FailedRequest {
     Fails,
 }
 
-/// How to replay.
-#[derive(Clone, Copy, Default)]
-struct Plan {
-    /// The most that the driver gives to the allocator.
-    limit: Option<u64>,
-    /// The memory of the device, for the allocator and everything else.
-    device_bytes: Option<u64>,
-    /// Gives the cache back where the run did because the driver had no more.
-    forced: bool,
-    /// Gives the cache back at this mark too.
-    empty_at: Option<usize>,
-    /// Blocks that are just too large to be split, and may be so only because they were not split in the run, were requested
-    /// smaller.
-    smaller: bool,
-}
-
-struct Replayed {
-    model: Model,
-    /// The largest difference after any request.
-    error: u64,
-    failed_request: Option<FailedRequest>,
-    /// By mark, the most that giving the cache back there gives.
-    idle_at_marks: Vec<u64>,
-}
-
-fn replay(trace: &Trace, settings: &Settings, classes: &[u32], plan: Plan) -> Replayed {
-    let limit = plan.device_bytes.or(plan.limit);
-    let mut model = Model::new(settings.clone(), limit, trace.addresses.clone());
-    let mut blocks: HashMap<u32, u32> = HashMap::default();
-    let (mut error, mut failed_request, mut idle_at_marks) = (0, None, vec![0; trace.marks.len()]);
-    let unsplit = settings.max_split..settings.max_split.saturating_add(model::SMALL);
-    for &(step, recorded) in &trace.steps {
-        match step {
-            Step::Allocate(of) => {
-                let class = classes.get(of.segment as usize).copied().unwrap_or(0);
-                let may_be_smaller = of.is_whole && unsplit.contains(&of.bytes) && !trace.cut_sizes.contains(&of.bytes);
-                let bytes = match plan.smaller && may_be_smaller {
-                    true => settings.max_split - model::SMALLEST,
-                    false => of.bytes,
-                };
-                blocks.insert(of.block, model.allocate(bytes, class));
-            }
-            Step::Free(block) => {
-                blocks.remove(&block).into_iter().for_each(|id| model.free(id));
-            }
-            Step::Release { by_force } if !by_force || plan.forced => model.release_cached(),
-            Step::Mark(mark) if plan.empty_at == Some(mark) => model.release_cached(),
-            Step::Mark(mark) => idle_at_marks[mark] = model.idle().max(idle_at_marks[mark]),
-            Step::Failed(bytes) => failed_request = Some(of_failed(&model, settings, bytes, recorded)),
-            Step::OtherMemory(bytes) => {
-                if let Some(device_bytes) = plan.device_bytes {
-                    model.limit = Some(device_bytes.saturating_sub(bytes));
-                    model.failed += u64::from(model.limit < Some(model.reserved));
-                }
-            }
-            Step::Release { .. } => continue,
-        }
-        if matches!(step, Step::Allocate(_) | Step::Free(_) | Step::Release { .. }) {
-            error = error.max(model.reserved.abs_diff(recorded));
-        }
-    }
-    Replayed {
-        model,
-        error,
-        failed_request,
-        idle_at_marks,
-    }
-}
-
-/// Whether a request fits if the driver gives no more than was reserved when it failed.
-fn of_failed(model: &Model, settings: &Settings, bytes: u64, recorded: u64) -> FailedRequest {
-    let mut model = model.clone();
-    model.limit = None;
-    model.release_cached();
-    model.allocate(bytes, 0);
-    match model.reserved {
-        needed if needed <= recorded => FailedRequest::Fits,
-        needed if needed < recorded.saturating_add(settings.segment_for(bytes)) => FailedRequest::Perhaps,
-        _ => FailedRequest::Fails,
-    }
-}
-
 impl<'a> WhatIf<'a> {
     /// `last`: the final state, which the timeline was read with.
     ///
@@ -281,17 +205,40 @@ impl<'a> WhatIf<'a> {
             process: process_line(snapshot),
             pytorch: version::of_process(snapshot),
             modelled_as: version.to_string(),
-            notes: notes(snapshot, note),
+            notes: notes(snapshot, stacks, note),
             devices,
         })
     }
 }
 
-fn notes(snapshot: &Snapshot, of_version: Option<String>) -> Vec<String> {
+fn notes(snapshot: &Snapshot, stacks: &CallStacks, of_version: Option<String>) -> Vec<String> {
     let changed = format!("the program changed its settings while it ran ({CALL}); only the last ones are modelled");
     let changed = Stated::of(snapshot).is_changed.then_some(changed);
-    let all = [of_version, ignored_variable(snapshot), changed].into_iter();
+    let all = [
+        of_version,
+        ignored_variable(snapshot),
+        changed,
+        other_pools(snapshot, stacks),
+    ]
+    .into_iter();
     all.flatten().collect()
+}
+
+fn other_pools(snapshot: &Snapshot, stacks: &CallStacks) -> Option<String> {
+    let watched = Watched::of(snapshot);
+    let requested = (0..snapshot.stacks.len()).filter_map(|stack| stacks.get(Some(stack)).allocator);
+    let known: BTreeSet<&str> = watched
+        .names()
+        .chain(requested)
+        .filter(|name| OWNERS.contains(name))
+        .collect();
+    let of_driver = snapshot.ever_had(Kind::Async).then_some("CUDA (cudaMallocAsync)");
+    let all: Vec<&str> = of_driver
+        .into_iter()
+        .chain(known)
+        .filter(|name| *name != "PyTorch")
+        .collect();
+    (!all.is_empty()).then(|| format!("not modelled: the pools of {}", all.join(", ")))
 }
 
 fn on_device(snapshot: &Snapshot, ordinal: i32, trace: &Trace, stacks: &CallStacks, question: &Question) -> OnDevice {

@@ -78,7 +78,13 @@ def released_memory_is_no_longer_in_the_ledger(t, case):
     expect_equal(snapshot.bytes_of("physical"), 0 if phase == "asleep" else region, f"physical memory, {phase}\n{snapshot.where()}")
     code, out, err = t.cli("report", done.recording(done.pid()), "--json")
     expect_equal(code, 0, f"exit code of culeak report\n{tail(err)}")
-    ledger = ledger_of(json.loads(out))
+    report = json.loads(out)
+    ledger, handles = ledger_of(report), report["handles"]
+    made = handles["mapped"]["count"] + handles["freed"]
+    expect_equal(handles["created"], made, f"handles created (got), mapped and freed: {handles}")
+    expect_equal((handles["mapped"]["bytes"], handles["freed"] > 0), (0 if phase == "asleep" else region, phase != "awake"), f"handles, {phase}: {handles}")
+    odd = [handles[state]["count"] for state in ("released", "unmapped", "retained")]
+    expect_equal((odd, handles["failed_releases"]), ([0, 0, 0], 0), f"handles in other states, {phase}: {handles}")
     held = done.fact("reserved") - (region if phase == "asleep" else 0)
     expect_equal(pytorchs(ledger), held, f"bytes that PyTorch holds, {phase}, in {ledger}\n{snapshot.where()}")
     if phase != "awake":

@@ -2,6 +2,7 @@
 // `reserves`: requests as programs make them, the same ones under all settings. Prints what the allocator had reserved at most.
 #include <c10/cuda/CUDAAllocatorConfig.h>
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAStream.h>
 
 #include <cstdio>
 #include <cstring>
@@ -11,6 +12,8 @@
 #include <vector>
 
 namespace allocator = c10::cuda::CUDACachingAllocator;
+// Of libtorch_cuda; without it, guards of devices fail.
+namespace c10::cuda::_internal { void setHasPrimaryContext(bool (*)(DeviceIndex)); }
 
 extern "C" int run() {
     long events = 0;
@@ -103,6 +106,36 @@ void converted() {
     }
 }
 
+// As `waiting` of tests/gpu/victims/fw_fragmentation.py: blocks that are freed while another stream may use them.
+void waiting() {
+    auto other = reinterpret_cast<cudaStream_t>(0x40);
+    for (int round = 0; round < 60; round++) {
+        size_t bytes = (2 + upto(58)) * MIB;
+        auto batch = allocator::get()->allocate(bytes);
+        allocator::raw_alloc(2 * MIB);
+        void *work = allocator::raw_alloc_with_stream(bytes, other);
+        allocator::recordStream(batch, c10::cuda::getStreamFromExternal(other, 0));
+        batch.clear();
+        void *more = allocator::raw_alloc_with_stream((2 + upto(58)) * MIB, other);
+        cudaDeviceSynchronize();
+        allocator::raw_delete(work);
+        allocator::raw_delete(more);
+    }
+}
+
+// A private pool of the program's (`MemPool`), beside other blocks.
+void pooled() {
+    for (int round = 0; round < 60; round++) {
+        void *first = allocator::raw_alloc((2 + upto(58)) * MIB);
+        allocator::beginAllocateToPool(0, {0, 1}, [](cudaStream_t) { return true; });
+        void *second = allocator::raw_alloc((2 + upto(58)) * MIB);
+        allocator::raw_alloc(2 * MIB);
+        allocator::endAllocateToPool(0, {0, 1});
+        allocator::raw_delete(first);
+        allocator::raw_delete(second);
+    }
+}
+
 // Blocks of any size, each for a random time. `stream`: of the round.
 void random(int rounds, const std::function<cudaStream_t(int)> &stream, const std::function<void(int)> &at) {
     std::multimap<size_t, void *> live;
@@ -120,6 +153,7 @@ void random(int rounds, const std::function<cudaStream_t(int)> &stream, const st
 } // namespace
 
 extern "C" int reserves(const char *program) {
+    c10::cuda::_internal::setHasPrimaryContext([](c10::DeviceIndex) { return true; });
     allocator::init(1);
     auto default_stream = [](int) -> cudaStream_t { return nullptr; };
     auto nothing = [](int) {};
@@ -128,6 +162,8 @@ extern "C" int reserves(const char *program) {
     if (!std::strcmp(program, "cache")) cache();
     if (!std::strcmp(program, "fenced")) fenced();
     if (!std::strcmp(program, "converted")) converted();
+    if (!std::strcmp(program, "waiting")) waiting();
+    if (!std::strcmp(program, "pooled")) pooled();
     if (!std::strcmp(program, "random")) random(5000, default_stream, nothing);
     if (!std::strcmp(program, "emptied")) random(5000, default_stream, [](int round) { if (round % 701 == 700) allocator::emptyCache(); });
     if (!std::strcmp(program, "streams")) random(3000, [](int round) { return reinterpret_cast<cudaStream_t>(round % 3 ? 0 : 0x40); }, nothing);

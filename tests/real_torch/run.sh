@@ -67,7 +67,7 @@ cc -O1 -shared -fPIC -I"$sources/tests/victims" "$work/runtime.c" "$work/libcuda
 abi=1
 if nm -D "$torch/lib/libc10_cuda.so" | grep setAllocatorSettingsERKSs >/dev/null; then abi=0; fi
 g++ -std=c++20 -D_GLIBCXX_USE_CXX11_ABI=$abi -O1 -g -shared -fPIC -I"$torch/include" -I"$headers" -I"$crt" "$here/program.cpp" \
-    "$torch/lib/libc10.so" "$torch/lib/libc10_cuda.so" -Wl,--unresolved-symbols=ignore-in-shared-libs -o "$work/program.so"
+    "$torch/lib/libc10.so" "$torch/lib/libc10_cuda.so" "$work/$soname" -Wl,--unresolved-symbols=ignore-in-shared-libs -o "$work/program.so"
 
 export LD_LIBRARY_PATH="$work:$torch/lib" CULEAK_OUTPUT="$work/r.culeak" CULEAK_QUIET=1
 culeak() { LD_LIBRARY_PATH= "$target/culeak" "$@"; }
@@ -113,7 +113,7 @@ reserves() { # reserves PROGRAM SETTINGS: the peak in bytes
     case $1 in fenced | converted) memory=64 ;; esac
     CULEAK_FAKE_BYTES=$((memory << 30)) PYTORCH_ALLOC_CONF=$2 PYTORCH_CUDA_ALLOC_CONF=$2 "$python" -c "import ctypes; ctypes.CDLL('$work/program.so').reserves(b'$1')"
 }
-for program in train cache random emptied streams fenced converted called; do
+for program in train cache random emptied streams waiting pooled fenced converted called; do
     own=("${settings[@]}")
     # Its settings are made by a call.
     [ "$program" != called ] || own=("")

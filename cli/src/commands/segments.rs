@@ -1,6 +1,6 @@
 //! `culeak report --view segments`: why caching allocators hold memory that no live block uses.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::process::ExitCode;
 
 use culeak::analysis::groups::Groups;
@@ -40,16 +40,26 @@ pub fn execute(args: &ReportArgs, form: Form) -> Result<ExitCode, Failure> {
         return failed("at the peak, blocks are known by stack and not by address; record with culeak run --timeline");
     }
     let at_ns = item.snapshot.taken.at_ns;
-    let (mut passed_over, mut private, mut not_known) = (HashSet::new(), HashSet::new(), None);
+    let (mut idle, mut private, mut not_known) = (HashMap::new(), HashSet::new(), None);
     if let Some((whole, timeline)) = logged {
         // A point has no more than the log, which has no pools.
         private.extend(of_graphs(&whole.allocations, at_ns).map(|(address, _)| address));
         let (stacks, own) = (CallStacks::of(&whole), Stated::of(&whole).settings.unwrap_or_default());
         match Trace::of_devices(&whole, &whole.allocations, &timeline, &stacks, &own, at_ns) {
-            Ok(traces) => passed_over.extend(traces.into_iter().flat_map(|trace| trace.passed_over)),
+            Ok(traces) => {
+                for trace in traces {
+                    idle.extend(trace.unfit.into_iter().map(|address| (address, IdleReason::Size)));
+                    idle.extend(
+                        trace
+                            .passed_over
+                            .into_iter()
+                            .map(|address| (address, IdleReason::OtherPool)),
+                    );
+                }
+            }
             Err(why) => {
                 not_known = Some(format!(
-                    "whether idle segments are of other streams is not known: {why}"
+                    "whether idle segments are of other streams or sizes is not known: {why}"
                 ))
             }
         }
@@ -60,7 +70,7 @@ pub fn execute(args: &ReportArgs, form: Form) -> Result<ExitCode, Failure> {
     let mut segments = Segments::of(&item.snapshot, &stacks, &groups, top, |address| {
         match address & ADDRESS {
             address if private.contains(&address) => Some(IdleReason::PrivatePool),
-            address => passed_over.contains(&address).then_some(IdleReason::OtherPool),
+            address => idle.get(&address).copied(),
         }
     });
     segments.warnings.extend(not_known);

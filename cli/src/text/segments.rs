@@ -1,12 +1,12 @@
 //! Why memory is reserved and not used: for each allocator the parts, what pins it, and why a request failed.
 
-use culeak::analysis::ledger::segments::{Idle, IdleReason, Pin, PinSite, Segments, Unfit, Unused};
+use culeak::analysis::ledger::segments::{Idle, IdleReason, PinSite, Segments, Unfit, Unused};
 
 use super::{parts, units};
 use crate::document::{Cell, Document, Rows, Site, bold, counted, dim, things};
 use crate::escape::Escaped;
 
-/// Call sites beside the first one.
+/// Call sites below a row.
 const SITES_SHOWN: usize = 2;
 
 pub fn page(segments: &Segments) -> Document {
@@ -39,14 +39,18 @@ fn write_pool(pool: &Unused, page: &mut Document) {
         "pinned in {}, which live blocks keep",
         counted(pool.pinned.count, "segment")
     );
-    let idle_lines = pool.idle_by.iter().map(|of| (of.tally.bytes, idle(of, pool)));
-    let lines = [(pool.pinned.bytes, pinned)].into_iter().chain(idle_lines);
-    let lines: Vec<(u64, String)> = lines.filter(|(bytes, _)| *bytes > 0).collect();
+    let idle_lines = pool
+        .idle_by
+        .iter()
+        .map(|of| (of.tally.bytes, idle(of, pool), &of.sites[..]));
+    let lines = [(pool.pinned.bytes, pinned, &[][..])].into_iter().chain(idle_lines);
+    let lines: Vec<(u64, String, &[PinSite])> = lines.filter(|of| of.0 > 0).collect();
     page.table(
         Rows::of(lines)
             .bare()
             .column("bytes", |line| Cell::Size(line.0))
-            .column("why", |line| line.1.clone()),
+            .column("why", |line| line.1.clone())
+            .below(|line, below| sites(line.2, ("", "segment"), below)),
     );
     let largest = format!("largest free range {}", units::bytes(pool.largest_free_run));
     page.item(dim(match pool.rounding_bytes {
@@ -80,25 +84,23 @@ fn write_pool(pool: &Unused, page: &mut Document) {
         .column("allocated at", |pin| {
             pin.sites.first().map_or_else(Site::default, |first| site(&first))
         })
-        .below(|pin, below| also(pin, below));
+        .below(|pin, below| sites(pin.sites.get(1..).unwrap_or_default(), ("and ", "block"), below));
     page.table(rows);
     page.more(pool.pins_hidden, "row", "; --top 0 shows all");
 }
 
-fn also(pin: &Pin, below: &mut Document) {
-    for other in pin.sites.iter().skip(1).take(SITES_SHOWN) {
-        let place = other
+/// Call sites with their blocks or segments, below a row.
+fn sites(sites: &[PinSite], (before, noun): (&str, &str), below: &mut Document) {
+    for site in sites.iter().take(SITES_SHOWN) {
+        let place = site
             .place
             .as_ref()
             .map_or(String::new(), |place| format!("  {}", Escaped(place)));
-        let size = units::bytes(other.tally.bytes);
-        let blocks = counted(other.tally.count, "block");
-        below.indented(
-            10,
-            dim(format!("and {blocks} of {size}  {}{place}", parts::name(&other.label))),
-        );
+        let (count, size) = (counted(site.tally.count, noun), units::bytes(site.tally.bytes));
+        let label = parts::name(&site.label);
+        below.indented(10, dim(format!("{before}{count} of {size}  {label}{place}")));
     }
-    let hidden = pin.sites.len().saturating_sub(1 + SITES_SHOWN);
+    let hidden = sites.len().saturating_sub(SITES_SHOWN);
     below.more_at(10, hidden as u64, "call site", "");
 }
 
@@ -117,12 +119,15 @@ fn idle(idle: &Idle, pool: &Unused) -> String {
             "of private pools (CUDA graphs, MemPool), which torch.cuda.empty_cache() does not give back while the pools are in use"
         }
         IdleReason::Small => "of the small pool, which only requests of up to 1 MiB use",
+        IdleReason::Size => "too small for later requests, or too large to be split for them (max_split_size_mb)",
         IdleReason::Cached => "without live blocks, kept for later requests",
     };
     let remedy = match (&pool.failed, idle.why) {
         _ if pool.owner != "PyTorch" || idle.why == IdleReason::PrivatePool => "",
         (Some(_), _) => "; before a request fails, PyTorch gives back what it can",
-        (None, IdleReason::Small | IdleReason::Cached) => "; torch.cuda.empty_cache() gives them back",
+        (None, IdleReason::Small | IdleReason::Size | IdleReason::Cached) => {
+            "; torch.cuda.empty_cache() gives them back"
+        }
         _ => "",
     };
     let unless = match (&pool.failed, remedy, pool.pools_are_known) {

@@ -88,6 +88,7 @@ pub(super) struct Range<'a> {
     pub device: Option<usize>,
     pub holder: Holder<'a>,
     pub mapped: bool,
+    pub stack: Option<usize>,
     /// End of the last block so far.
     reached: u64,
     live: u64,
@@ -355,6 +356,7 @@ pub(super) fn pieces<'a>(
                 device: call.device,
                 holder: holder(stack, owner, stacks),
                 mapped,
+                stack,
                 reached: start,
                 live: 0,
                 blocks: 0,

@@ -16,6 +16,7 @@
 //! that were not recorded.
 
 use std::collections::BTreeMap;
+use std::mem::take;
 
 use foldhash::{HashMap, HashSet};
 use serde::Serialize;
@@ -122,17 +123,21 @@ pub enum IdleReason {
     PrivatePool,
     /// Only requests of up to 1 MiB use it.
     Small,
+    /// It is too small for a later request that got new memory, or too large to be split for it (`max_split_size_mb`).
+    Size,
     /// No later request needed new memory, or which ones did is not known.
     Cached,
 }
 
 /// Segments without live blocks.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Idle {
     pub why: IdleReason,
     #[serde(flatten)]
     pub tally: Tally,
+    /// Of private pools: the call sites that requested the segments, most bytes first. Otherwise empty.
+    pub sites: Vec<PinSite>,
 }
 
 /// Why a request failed although memory was free.
@@ -280,7 +285,7 @@ impl<'a> Builder<'_, 'a> {
     ) -> Unused<'a> {
         // With the blocks that reach beyond a range, of which each counts once.
         let mut pins: HashMap<Vec<Fingerprint>, (BySite, HashSet<u32>, u64, u64)> = HashMap::default();
-        let mut idle: BTreeMap<IdleReason, Tally> = BTreeMap::new();
+        let (mut idle, mut idle_sites) = (BTreeMap::<IdleReason, Tally>::new(), BySite::new());
         let (mut reserved_bytes, mut live_bytes, mut pinned) = (0u64, 0u64, Tally::default());
         let (mut unknown_pages, mut pages) = (Tally::default(), Vec::with_capacity(ranges.len()));
         for range in &ranges {
@@ -304,6 +309,11 @@ impl<'a> Builder<'_, 'a> {
                     None => IdleReason::Cached,
                 };
                 idle.entry(why).or_default().add(bytes);
+                if why == IdleReason::PrivatePool {
+                    let site = self.stacks.get(range.stack).site_fingerprint;
+                    let of_site = idle_sites.entry(site).or_insert((range.stack, Tally::default()));
+                    of_site.1.add(bytes);
+                }
                 continue;
             }
             live_bytes += live;
@@ -345,6 +355,15 @@ impl<'a> Builder<'_, 'a> {
         let shown = top.unwrap_or(pins.len()).min(pins.len());
         let pins_hidden = pins.len() - shown;
         pins.truncate(shown);
+        let idle_row = |(why, tally)| {
+            let sites = if why == IdleReason::PrivatePool {
+                take(&mut idle_sites)
+            } else {
+                BySite::new()
+            };
+            let sites = self.named(sites);
+            Idle { why, tally, sites }
+        };
         join(&mut ranges, self.snapshot);
         let runs = ranges.iter().map(|range| self.largest_run(range));
         Unused {
@@ -361,7 +380,7 @@ impl<'a> Builder<'_, 'a> {
             largest_free_run: runs.max().unwrap_or(0),
             pins,
             pins_hidden,
-            idle_by: idle.into_iter().map(|(why, tally)| Idle { why, tally }).collect(),
+            idle_by: idle.into_iter().map(idle_row).collect(),
             failed: None,
         }
     }

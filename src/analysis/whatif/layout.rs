@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::settings::Settings;
+
 /// A segment, by its start in [`Layout::segments`].
 pub struct Segment {
     pub end: u64,
@@ -9,6 +11,8 @@ pub struct Segment {
     pub is_small: bool,
     pub is_fresh: bool,
     pub live: u64,
+    /// The number of steps before its last block was freed.
+    pub idle_since: usize,
 }
 
 /// The free ranges of segments at a time.
@@ -23,13 +27,14 @@ pub struct Layout {
 
 impl Layout {
     pub fn add_segment(&mut self, start: u64, end: u64, number: u32, is_small: bool) {
-        let (is_fresh, live) = (true, 0);
+        let (is_fresh, live, idle_since) = (true, 0, 0);
         let segment = Segment {
             end,
             number,
             is_small,
             is_fresh,
             live,
+            idle_since,
         };
         self.segments.insert(start, segment);
         self.add_run(is_small, start, end);
@@ -69,11 +74,12 @@ impl Layout {
         Some((number, was_fresh, end - start))
     }
 
-    pub fn free(&mut self, address: u64, bytes: u64) {
+    /// `step`: the number of steps before.
+    pub fn free(&mut self, address: u64, bytes: u64, step: usize) {
         let Some((first, segment)) = self.segment(address) else {
             return;
         };
-        segment.live = segment.live.saturating_sub(1);
+        (segment.live, segment.idle_since) = (segment.live.saturating_sub(1), step);
         let (is_small, last) = (segment.is_small, segment.end);
         let (mut start, mut end) = (address, address.saturating_add(bytes).min(last));
         let before = self.runs.range(first..address).next_back();
@@ -87,5 +93,20 @@ impl Layout {
             end = after;
         }
         self.add_run(is_small, start, end);
+    }
+
+    /// Addresses of idle segments of the large pool that are too small, or too large to be split, for a later request that got new
+    /// memory. `new_memory`: the bytes of such requests, with the number of steps before.
+    pub fn unfit(&self, new_memory: &[(usize, u64)], own: &Settings) -> impl Iterator<Item = u64> {
+        let is_idle = |of: &Segment| of.live == 0 && !of.is_small && !of.is_fresh;
+        let is_unfit = move |start: u64, of: &Segment| {
+            let length = of.end - start;
+            let later = new_memory.partition_point(|&(step, _)| step < of.idle_since);
+            let mut later = new_memory[later..].iter();
+            later.any(|&(_, bytes)| bytes > length || !own.accepts(bytes, length))
+        };
+        let idle = self.segments.iter().filter(move |(_, of)| is_idle(of));
+        idle.filter(move |(start, of)| is_unfit(**start, of))
+            .map(|(&start, _)| start)
     }
 }

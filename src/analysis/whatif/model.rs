@@ -83,6 +83,8 @@ pub struct Model {
     next_address: u64,
     pub reserved: u64,
     pub peak: u64,
+    /// Sizes of segments, or of pages of expandable ones, and how many were taken or, if less than 0, given back.
+    pub changed: Vec<(u64, i64)>,
     /// Calls that take memory from the driver or give it back.
     pub driver_calls: u64,
     /// Requests that did not fit under the limit. They are served nevertheless, so that the replay can go on.
@@ -283,13 +285,14 @@ impl Model {
         self.enter(id);
     }
 
-    /// Whether the driver gives this much.
-    fn driver_gives(&mut self, bytes: u64) -> bool {
+    /// Whether the driver gives this much, in segments or pages of `size`.
+    fn driver_gives(&mut self, bytes: u64, size: u64) -> bool {
         let with_it = self.reserved.saturating_add(bytes);
         let gives = self.limit.is_none_or(|limit| with_it <= limit);
         if gives {
             self.reserved = with_it;
             self.peak = self.peak.max(with_it);
+            self.changed.push((size, (bytes / size) as i64));
         }
         gives
     }
@@ -301,7 +304,7 @@ impl Model {
         }
         let bytes = self.settings.segment_for(size);
         self.driver_calls += 1;
-        self.driver_gives(bytes).then_some(())?;
+        self.driver_gives(bytes, bytes).then_some(())?;
         let known = self.addresses.get_mut(&bytes).and_then(VecDeque::pop_front);
         let address = known.unwrap_or(self.next_address);
         if known.is_none() {
@@ -374,7 +377,7 @@ impl Model {
         let page = self.page(of.is_small);
         let bytes = bytes.next_multiple_of(page);
         self.driver_calls += 2 * (bytes / page) + 1;
-        self.driver_gives(bytes).then_some(())?;
+        self.driver_gives(bytes, page).then_some(())?;
         self.leave(id);
         if bytes < of.bytes {
             let rest = self.split(id, bytes, false);
@@ -415,13 +418,16 @@ impl Model {
         }
         self.put(id, Use::Unmapped);
         self.reserved -= end - start;
-        self.driver_calls += 2 * ((end - start) / self.page(of.is_small));
+        let page = self.page(of.is_small);
+        self.changed.push((page, -(((end - start) / page) as i64)));
+        self.driver_calls += 2 * ((end - start) / page);
     }
 
     /// `release_block`: gives a free segment back. Returns its size.
     fn release(&mut self, id: u32) -> u64 {
         self.leave(id);
         self.reserved -= self.block(id).bytes;
+        self.changed.push((self.block(id).bytes, -1));
         self.driver_calls += 1;
         self.spare.push(id);
         self.block(id).bytes

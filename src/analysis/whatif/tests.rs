@@ -1,5 +1,4 @@
 use super::*;
-use crate::kind::Kind;
 use crate::sample::{MIB, Sample};
 use crate::snapshot::{Failed, Mark};
 use crate::timeline::{Event, Op, Site};

@@ -15,16 +15,15 @@
 //!
 //! Blocks that lie in no segment are left out: they are of a `MemPool` with an allocator of its own, such as NCCL's.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem::take;
-use std::ops::Range;
 
 use foldhash::{HashMap, HashSet};
 use serde::Serialize;
 
 use super::layout::Layout;
 use super::model::{PAGE, SMALL, SMALLEST};
+use super::plan::planned;
 use super::settings::Settings;
 use crate::analysis::site::CallStacks;
 use crate::format::ADDRESS;
@@ -100,12 +99,16 @@ pub struct Trace {
     pub of: Recorded,
     /// Each step, and the bytes that the allocator had reserved after it.
     pub steps: Vec<(Step, u64)>,
+    /// Segments, or pages of expandable ones, that were taken (1) or given back (-1): before which step, and their size.
+    pub changed: Vec<(usize, u64, i64)>,
     pub marks: Vec<String>,
     /// Addresses of segments, by size, in the order in which they were taken.
     pub addresses: HashMap<u64, VecDeque<u64>>,
     pub expandable: bool,
     /// Segments that were idle when a request for which they have room got new memory, and since then: their addresses.
     pub passed_over: HashSet<u64>,
+    /// Idle segments that are too small, or too large to be split, for a later request that got new memory: their addresses.
+    pub unfit: HashSet<u64>,
     /// Sizes of blocks that were cut from larger free ranges: what such a block has is what was requested.
     pub cut_sizes: HashSet<u64>,
     /// The last request to the allocator that failed for lack of memory.
@@ -121,8 +124,6 @@ pub struct Trace {
     conflicts: BTreeSet<(u32, u32, Conflicts)>,
 }
 
-/// The largest blocks, which are planned.
-const PLANNED: usize = 5000;
 /// Other segments that are compared with the one that served a request.
 const COMPARED: usize = 16;
 
@@ -301,40 +302,6 @@ pub fn of_graphs(last: &Allocations, until_ns: u64) -> impl Iterator<Item = (u64
     devices.filter_map(|row| Some((row.address & ADDRESS, row.call.pool?)))
 }
 
-/// What a plan needs that knows when each block is freed: the largest blocks first, each at the lowest address that is free all its
-/// life. Blocks that are not among the largest ones fill gaps.
-fn planned(steps: &[(Step, u64)]) -> u64 {
-    let (mut lives, mut numbers) = (Vec::new(), HashMap::default());
-    for (nth, &(step, _)) in steps.iter().enumerate() {
-        if let Step::Allocate(of) = step {
-            numbers.insert(of.block, lives.len());
-            lives.push((of.bytes, nth..steps.len()));
-        } else if let Step::Free(block) = step
-            && let Some(&life) = numbers.get(&block)
-        {
-            lives[life].1.end = nth;
-        }
-    }
-    lives.sort_by_key(|of| Reverse(of.0));
-    lives.truncate(PLANNED);
-    let mut placed: Vec<(Range<u64>, Range<usize>)> = Vec::new();
-    for (bytes, life) in lives {
-        let mut at = 0_u64;
-        for (of, _) in placed
-            .iter()
-            .filter(|of| of.1.start < life.end && life.start < of.1.end)
-        {
-            if of.start >= at.saturating_add(bytes) {
-                break;
-            }
-            at = at.max(of.end);
-        }
-        let place = placed.partition_point(|of| of.0.start < at);
-        placed.insert(place, (at..at.saturating_add(bytes), life));
-    }
-    placed.iter().map(|of| of.0.end).max().unwrap_or(0)
-}
-
 const OUT_OF_MEMORY: i32 = 2;
 
 #[derive(Default)]
@@ -358,6 +325,8 @@ struct Builder<'a> {
     /// Requests of the allocator to the driver that failed.
     failed_calls: Vec<&'a Failed>,
     failed_request: Option<&'a Failed>,
+    /// Requests of more than 1 MiB that got new memory, with the number of steps before.
+    new_memory: Vec<(usize, u64)>,
     /// The time of the last block that was allocated or freed.
     last_ns: u64,
     /// What the process has from the driver, and since the last block, the most of it beside the segments.
@@ -460,6 +429,7 @@ impl Builder<'_> {
         {
             (*by_force, self.trace.was_forced) = (true, true);
         }
+        self.trace.changed.push((self.trace.steps.len(), bytes, 1));
         // The driver's events and those of segments alternate, so only what is there afterwards counts.
         (self.reserved, self.other) = (self.reserved + bytes, 0);
         let of = &mut self.trace.of;
@@ -480,10 +450,13 @@ impl Builder<'_> {
 
     fn release(&mut self, bytes: u64, time_ns: u64) {
         (self.reserved, self.other) = (self.reserved.saturating_sub(bytes), 0);
+        let steps = self.trace.steps.len();
         if let Some((Step::Release { .. }, reserved)) = self.trace.steps.last_mut() {
+            self.trace.changed.push((steps - 1, bytes, -1));
             *reserved = self.reserved;
             return;
         }
+        self.trace.changed.push((steps, bytes, -1));
         // The call that failed stands between the block before and the segments that were given back for it.
         let span = self.last_ns..=time_ns;
         let is_between = |of: &&Failed| span.contains(&of.first_ns) || span.contains(&of.last_ns);
@@ -497,7 +470,7 @@ impl Builder<'_> {
             return;
         }
         self.note_other();
-        self.layout.free(life.address, life.bytes);
+        self.layout.free(life.address, life.bytes, self.trace.steps.len());
         self.live = self.live.saturating_sub(life.bytes);
         self.step(Step::Free(block));
     }
@@ -524,6 +497,9 @@ impl Builder<'_> {
                     requested = self.own.max_split - SMALLEST;
                 }
                 self.compare(segment, requested, if is_new { u64::MAX } else { run });
+                if is_new && bytes > SMALL && !self.trace.of_graphs.contains_key(&segment) {
+                    self.new_memory.push((self.trace.steps.len(), requested));
+                }
                 if let Some((start, _)) = self.layout.segment(address) {
                     self.trace.passed_over.remove(&start);
                 }
@@ -584,6 +560,7 @@ impl Builder<'_> {
     }
 
     fn finish(mut self, other_is_complete: bool) -> Trace {
+        self.trace.unfit = self.layout.unfit(&self.new_memory, &self.own).collect();
         if let Some(failed) = self
             .failed_request
             .take()

@@ -19,6 +19,10 @@
     fw_fragmentation.py limited    requests until the memory that the program may use is full
     fw_fragmentation.py captured   three graphs, each with a private pool
     fw_fragmentation.py registered tensors in a pool of NCCL's memory, beside others
+    fw_fragmentation.py fenced     pytorch#193400: a block that stays after each pair of large ones, in the way of the next pair
+    fw_fragmentation.py converted  vLLM#41268: weights of 36 layers, converted through copies, where smaller weights are placed for good
+    fw_fragmentation.py waiting    batches of a second stream that are freed while the first one may use them (record_stream)
+    fw_fragmentation.py pooled     a MemPool of PyTorch's own allocator, beside other tensors
 Without the line that keeps the blocks: a second argument, `repaired`.
 """
 
@@ -291,6 +295,49 @@ def registered(random):
     fact("in_pool", 3)
 
 
+def fenced(random):
+    kept.append(block(64))
+    for _ in range(101):
+        large, half = block(91), block(91 / 2)
+        kept.append(block(2))
+        del large, half
+
+
+def converted(random):
+    for _ in range(36):
+        copy = block(530)
+        kept.append(block(530))
+        del copy
+        kept.append(block(270))
+
+
+def waiting(random):
+    side = torch.cuda.Stream()
+    for _ in range(60):
+        with torch.cuda.stream(side):
+            batch = block(random.randrange(2, 60)).fill_(1)
+            kept.append(block(2))
+        torch.cuda.current_stream().wait_stream(side)
+        work = batch + 1
+        batch.record_stream(torch.cuda.current_stream())
+        del batch
+        other = block(random.randrange(2, 60))
+        # Only now are the events complete that the batch waits for.
+        torch.cuda.synchronize()
+        del work, other
+
+
+def pooled(random):
+    pool = torch.cuda.MemPool()
+    for _ in range(60):
+        first = block(random.randrange(2, 60))
+        with torch.cuda.use_mem_pool(pool):
+            second = block(random.randrange(2, 60))
+            kept.append(block(2))
+        del first, second
+    kept.append(pool)
+
+
 PLANTED = (pins, losses, prefixes, pairs, growing)
 
 
@@ -307,7 +354,7 @@ if planted:
     plant(planted, sys.argv[2:] != ["repaired"])
 else:
     torch.manual_seed(0)
-    RUNS = (train, attention, cache, language, pictures, unet, experts, generate, recomputed, streams, called, limited, captured, registered)
+    RUNS = (train, attention, cache, language, pictures, unet, experts, generate, recomputed, streams, called, limited, captured, registered, fenced, converted, waiting, pooled)
     {run.__name__: run for run in RUNS}[mode](random.Random(mode))
 torch.cuda.synchronize()
 stats = torch.cuda.memory_stats()

@@ -86,10 +86,13 @@ fn a_segment_that_was_taken_while_a_graph_was_captured_is_of_a_private_pool() {
     let snapshot = sample.finish(0, 0);
     let segments = of(&snapshot);
     let idle = segments.pools[0].idle_by.iter();
-    let private = idle
-        .filter(|idle| idle.why == IdleReason::PrivatePool)
-        .map(|idle| idle.tally);
-    assert_eq!(private.collect::<Vec<_>>(), [Tally::new(20 * MIB, 1)]);
+    let private = idle.filter(|idle| idle.why == IdleReason::PrivatePool);
+    let [private] = &private.collect::<Vec<_>>()[..] else {
+        panic!("{segments:?}")
+    };
+    assert_eq!(private.tally, Tally::new(20 * MIB, 1));
+    let places = private.sites.iter().map(|site| (site.place.as_deref(), site.tally));
+    assert_eq!(places.collect::<Vec<_>>(), [(Some("train.py:212"), private.tally)]);
     // A MemPool may have others.
     assert!(!segments.pools[0].pools_are_known);
 }

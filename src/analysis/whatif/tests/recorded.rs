@@ -3,7 +3,7 @@
 use super::*;
 use crate::job_variables::{SET_BY_PROGRAM, SET_MOST};
 use crate::sample::FrameText;
-use crate::snapshot::{Allocation, Call};
+use crate::snapshot::{Allocation, Call, Counter};
 
 #[test]
 fn settings_that_the_program_makes_stand_in_the_place_of_those_of_the_environment() {
@@ -230,5 +230,92 @@ fn blocks_of_expandable_segments_are_known_by_the_range_of_addresses_before_them
     assert_eq!(
         (found.of.recorded_peak_bytes, found.error_bytes, found.no_advice),
         (20 * MIB, 0, None)
+    );
+}
+
+#[test]
+fn an_idle_segment_that_is_too_small_or_too_large_to_be_split_for_a_later_request_is_unfit() {
+    let log = || {
+        Log::default()
+            .segment(A, 40)
+            .block(A, 40)
+            .free(A, 40)
+            .segment(B, 60)
+            .block(B, 60)
+    };
+    let unfit = |log: Log, own: &str| {
+        let (snapshot, timeline) = (process(), log.timeline());
+        let (stacks, own) = (
+            CallStacks::of(&snapshot),
+            Settings::parse(own, version::NEWEST).expect("settings"),
+        );
+        let traces = Trace::of_devices(&snapshot, &Allocations::default(), &timeline, &stacks, &own, u64::MAX);
+        let trace = traces.expect("a whole log").remove(0);
+        assert!(trace.passed_over.is_empty());
+        trace.unfit.into_iter().collect::<Vec<u64>>()
+    };
+    assert_eq!(unfit(log(), ""), [A]);
+    // Requests before it was idle, or that needed no new memory, or one that it served since.
+    assert_eq!(unfit(log().free(B, 60).block(B, 50), ""), [A]);
+    assert_eq!(unfit(log().free(B, 60), ""), [A]);
+    assert!(unfit(log().block(A, 40), "").is_empty());
+    // Of 40 MiB, nothing is split off for 30.
+    let small = || {
+        Log::default()
+            .segment(A, 40)
+            .block(A, 40)
+            .free(A, 40)
+            .segment(B, 30)
+            .block(B, 30)
+    };
+    assert_eq!(unfit(small(), "max_split_size_mb:32"), [A]);
+}
+
+#[test]
+fn segments_that_differ_are_an_error_even_if_they_have_as_many_bytes() {
+    // PyTorch takes segments of 20 MiB for both requests: as many bytes after the second one.
+    let log = Log::default().segment(A, 10).block(A, 5).segment(B, 30).block(B, 20);
+    let found = log.on_device(&process(), &Question::default());
+    assert_eq!((found.of.recorded_peak_bytes, found.error_bytes), (40 * MIB, 40 * MIB));
+    assert!(found.no_advice.is_some());
+}
+
+#[test]
+fn a_setting_that_had_no_effect_gets_no_advice() {
+    let of = |settings: &str| {
+        let mut snapshot = process();
+        (snapshot.process.ranks).insert(VARIABLE.to_owned(), settings.to_owned());
+        // 30 MiB of 64 are used, which are not split if settings say so.
+        let log = Log::default().segment(A, 64).block(A, 64).free(A, 64).block(A, 30);
+        log.on_device(&snapshot, &Question::default()).no_advice
+    };
+    assert_eq!(of("max_split_size_mb:128"), None);
+    assert!(of("max_split_size_mb:32").is_some_and(|why| why.contains("does not reproduce")));
+}
+
+#[test]
+fn other_pools_of_the_run_are_named_as_not_modelled() {
+    let notes = |snapshot: &Snapshot| {
+        let (timeline, stacks) = (streams().timeline(), CallStacks::of(snapshot));
+        let (last, question) = (Allocations::default(), Question::default());
+        WhatIf::of(snapshot, &last, &timeline, &stacks, &question)
+            .expect("a whole log")
+            .notes
+    };
+    let mut snapshot = process();
+    // Pages of vLLM lie in blocks of PyTorch.
+    snapshot.domains.push("vLLM".to_owned());
+    assert!(notes(&snapshot).is_empty());
+    snapshot.domains.extend(["rmm".to_owned(), "cupy".to_owned()]);
+    assert_eq!(notes(&snapshot), ["not modelled: the pools of CuPy, RMM"]);
+    let counter = Counter {
+        kind: Kind::Async,
+        total_count: 1,
+        ..snapshot.counters[0].clone()
+    };
+    snapshot.counters.push(counter);
+    assert_eq!(
+        notes(&snapshot),
+        ["not modelled: the pools of CUDA (cudaMallocAsync), CuPy, RMM"]
     );
 }
