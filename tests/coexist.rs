@@ -316,6 +316,38 @@ fn memory_mapped_again_after_a_pause_is_pytorchs_again() {
     }
 }
 
+#[test]
+fn what_a_memory_saver_leaves_on_the_device_is_named_by_line() {
+    for place in ORDERS {
+        let outcome = sleeper("asleep_beside_others", place);
+        let report = report(&outcome);
+        let rows = report["rows"].as_array().expect("rows").iter();
+        let mut left: Vec<(&str, u64)> = rows
+            // The tensor has no memory behind it, and a pool is an object.
+            .filter(|row| row["kinds"].get("tensor").is_none() && row["bytes"] != 0)
+            .map(|row| {
+                (
+                    row["label"].as_str().expect("text"),
+                    row["bytes"].as_u64().expect("bytes"),
+                )
+            })
+            .collect();
+        left.sort_unstable();
+        assert_eq!(
+            left,
+            [("captured", 6000), ("leak", 100), ("pooled", 3000)],
+            "{report:#}"
+        );
+        let output = std::process::Command::new(culeak())
+            .args(["report", "--view", "objects"])
+            .arg(&outcome.recordings[0])
+            .output()
+            .expect("the CLI starts");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.contains("1 graph-exec  captured  sleeper.c:"), "{text}");
+    }
+}
+
 /// How often the program's loop walked the loader's list of libraries.
 #[track_caller]
 fn look_ups(outcome: &Outcome) -> u64 {

@@ -1,14 +1,17 @@
 //! What Python programs hold: the zoo in `victims/holders/zoo.py`, under every installed interpreter.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::env;
+use std::hash::{BuildHasher, RandomState};
 
-use culeak::snapshot::{Class, Holders, RootKind};
+use culeak::snapshot::{Class, Holders, Retainer, RootKind};
 use serde::Deserialize;
 use serde_json::json;
 
 use crate::interpreters::{Python, interpreters};
 use crate::support::compile::library;
 use crate::support::holders::{Waiting, path_of, says, start, text};
+use crate::support::random::Random;
 use crate::support::{Preload, installed, program, sources};
 
 /// What a reader expects of one block.
@@ -145,12 +148,17 @@ fn what_is_said_to_be_freed_is_freed() {
             "{}: freed by gc.collect() (left) and classed as cycles (right)",
             python.version
         );
-        // A global that is the only reference to its value: to drop it frees what it retains.
+        // A global that is the only reference to its value: to drop it frees what it retains, whatever was dropped before.
+        let is_alone = |of: &&Retainer| of.parent.is_none() && of.root == RootKind::Module && !of.is_shared();
+        let mut retainers: Vec<&Retainer> = holders.retainers.iter().filter(is_alone).collect();
+        let seed = env::var("ORDER_SEED")
+            .map_or_else(|_| RandomState::new().hash_one(0), |seed| seed.parse().expect("a seed"));
+        let random = Random::new(seed);
+        for end in (1..retainers.len()).rev() {
+            retainers.swap(end, random.below(end + 1));
+        }
         let mut dropped = 0;
-        for retainer in &holders.retainers {
-            if retainer.parent.is_some() || retainer.root != RootKind::Module || retainer.is_shared() {
-                continue;
-            }
+        for retainer in retainers {
             let name = retainer.name.split(" (").next().expect("a name");
             let answer = victim.ask(&json!(["drop", name]));
             if answer.is_null() {
@@ -161,7 +169,7 @@ fn what_is_said_to_be_freed_is_freed() {
             assert_eq!(
                 (freed.len() as u64, bytes),
                 (retainer.count, retainer.bytes),
-                "{}: blocks and bytes freed by dropping {} (left) and retained (right)",
+                "{}: blocks and bytes freed by dropping {} (left) and retained (right), after {dropped} others by ORDER_SEED={seed}",
                 python.version,
                 retainer.name
             );
@@ -172,6 +180,10 @@ fn what_is_said_to_be_freed_is_freed() {
             "{}: {dropped} globals in {:#?}",
             python.version,
             holders.retainers
+        );
+        println!(
+            "Python {}: dropped {dropped} holders one by one, ORDER_SEED={seed}",
+            python.version
         );
         victim.quit();
     }

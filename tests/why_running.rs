@@ -276,6 +276,29 @@ fn count(value: &Value) -> u64 {
     value["count"].as_u64().unwrap_or_else(|| panic!("no count in {value}"))
 }
 
+#[test]
+fn a_failed_check_of_a_running_process_names_what_holds_the_memory() {
+    let (victim, ..) = quiet();
+    let pid = victim.pid.to_string();
+    let check = |words: &[&str]| {
+        let output = Command::new(culeak()).args(["check", &pid]).args(words).output();
+        let output = output.expect("the CLI starts");
+        (
+            output.status.code(),
+            String::from_utf8(output.stdout).expect("text"),
+            String::from_utf8_lossy(&output.stderr).into_owned(),
+        )
+    };
+    let report = json(&["report", &pid, "--why", "--json"]);
+    let holder = report["held_by"][0]["holders"][0]["origin"].as_str().expect("a holder");
+    let (code, text, messages) = check(&["--allow", "1"]);
+    assert!(code == Some(1) && text.contains(holder), "{holder}\n{text}{messages}");
+    let (code, text, messages) = check(&["--allow", "1TiB", "--json"]);
+    assert!(code == Some(0), "{text}{messages}");
+    let passed: Value = serde_json::from_str(&text).expect("JSON");
+    assert!(passed.get("held_by").is_none(), "it is not searched: {text}");
+}
+
 fn lists(value: &Value) -> &[Value] {
     value.as_array().expect("a list")
 }

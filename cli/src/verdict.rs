@@ -9,7 +9,6 @@ pub mod junit;
 pub mod sarif;
 
 use std::cell::RefCell;
-use std::cmp::Ordering;
 use std::collections::{BTreeSet, HashMap};
 use std::env;
 use std::path::{Path, PathBuf};
@@ -205,24 +204,8 @@ pub fn title(judged: &Judged, verdict: &Verdict) -> String {
     let (tally, verb) = (parts::tally_about(row.tally(), row.estimated), sentences::verb(verdict));
     let (name, mark) = (parts::name(&row.label), parts::mark(row));
     let title = beside_baseline(format!("{tally} {verb} by {name}{mark}"), judged);
-    title + &held_by(judged, verdict)
-}
-
-/// `; 400 MiB of it held by __main__.keep (list of 8): keep[*] → Tensor`: the largest holder of a call site's memory, also of what is not
-/// judged. Empty if that is more than the row has.
-fn held_by(judged: &Judged, verdict: &Verdict) -> String {
-    let print = judged.row.stack().site_fingerprint;
-    let site = verdict.held_by.iter().find(|site| site.site_fingerprint == print);
-    let Some(first) = site.and_then(|site| site.holders.first()).filter(|_| !judged.row.pool) else {
-        return String::new();
-    };
-    let part = match first.tally.bytes.cmp(&judged.row.bytes) {
-        Ordering::Greater => return String::new(),
-        Ordering::Equal => String::new(),
-        Ordering::Less => units::bytes(first.tally.bytes) + " of it ",
-    };
-    let held_by = if first.class == Class::Held { "held by " } else { "" };
-    format!("; {part}{held_by}{}", text::why::holder_text(first))
+    let held_by = sentences::held_by(&judged.row, verdict);
+    title + &held_by.map(|held_by| format!("; {held_by}")).unwrap_or_default()
 }
 
 /// `40 graph-exec  Server::decode  server.cu:88`.

@@ -1,4 +1,6 @@
 // `run`: tensor blocks straight from PyTorch's allocator: some stay, many are freed, one request fails. Prints the allocator's totals.
+// `hold`: blocks of all sizes, on three streams and in a private pool, of which every second one stays. Prints the process, the number of
+// blocks and the allocator's totals, and waits for the end of its input.
 // `reserves`: requests as programs make them, the same ones under all settings. Prints what the allocator had reserved at most.
 #include <c10/cuda/CUDAAllocatorConfig.h>
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -170,5 +172,27 @@ extern "C" int reserves(const char *program) {
     auto held = allocator::getDeviceStats(0);
     std::printf("%ld\n", (long)held.reserved_bytes[0].peak);
     std::fflush(stdout);
+    _exit(0);
+}
+
+extern "C" int hold() {
+    allocator::init(1);
+    auto some = [](int count) {
+        for (int number = 0; number < count; number++) {
+            size_t bytes = (1 + upto(1000)) << upto(12);
+            void *block = allocator::raw_alloc_with_stream(bytes, reinterpret_cast<cudaStream_t>(number % 3 * 0x40));
+            if (number % 2) allocator::raw_delete(block);
+        }
+    };
+    some(2000);
+    // Its type was in another namespace before 2.9.
+    const std::pair<unsigned long long, unsigned long long> pool{0, 1};
+    allocator::beginAllocateToPool(0, pool, [](cudaStream_t) { return true; });
+    some(100);
+    allocator::endAllocateToPool(0, pool);
+    auto held = allocator::getDeviceStats(0);
+    std::printf("%d %ld %ld %ld\n", (int)getpid(), (long)held.allocation[0].current, (long)held.allocated_bytes[0].current, (long)held.reserved_bytes[0].current);
+    std::fflush(stdout);
+    std::getchar();
     _exit(0);
 }

@@ -7,7 +7,9 @@
 # Of CUDA's runtime only the functions that the allocator calls are implemented: allocations go to the fake driver, all others
 # succeed and do nothing. The last line is `ok` and the number of events compared.
 #
-# Then `culeak whatif` predicts from each program's log what the allocator reserves under other settings, and the allocator says it.
+# Then a process that is not recorded is asked for its blocks and segments, which must be the allocator's own totals to the byte.
+#
+# At last `culeak whatif` predicts from each program's log what the allocator reserves under other settings, and the allocator says it.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 sources=$(cd "$here/../.." && pwd)
@@ -97,6 +99,36 @@ assert any(row["kind"] == "tensor" and row["bytes"] == 1 << 50 for row in snapsh
 assert len(sys.argv) == 4, f"one request failed, and {len(sys.argv) - 3} snapshots were taken"
 print("ok", allocator["events"], "events")
 PYTHON
+
+# What is read of a process that runs without culeak, by settings.
+for set in "" expandable_segments:True max_split_size_mb:32; do
+    PYTORCH_ALLOC_CONF=$set PYTORCH_CUDA_ALLOC_CONF=$set "$python" - "$target/culeak" "$work/program.so" "${set:-default}" <<'PYTHON'
+import json
+import os
+import subprocess
+import sys
+
+culeak, program, settings = sys.argv[1:]
+run = f"import ctypes; ctypes.CDLL({program!r}).hold()"
+held = subprocess.Popen([sys.executable, "-c", run], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+pid, count, allocated, reserved = map(int, held.stdout.readline().split())
+
+
+def ask(*words):
+    asked = [culeak, *words, "--json"]
+    return json.loads(subprocess.run(asked, env={**os.environ, "LD_LIBRARY_PATH": ""}, stdout=subprocess.PIPE, check=True).stdout)
+
+
+rows = ask("report", str(pid), "--by", "kind")["rows"]
+read = [sum(row[of] for row in rows if row["label"] == "tensor") for of in ("count", "bytes")]
+assert read == [count, allocated], (settings, read, count, allocated)
+[pool] = ask("report", str(pid), "--view", "segments")["pools"]
+read = (pool["live_bytes"], pool["reserved_bytes"])
+assert read == (allocated, reserved), (settings, read, allocated, reserved)
+held.communicate()
+print("ok", settings, "not recorded:", count, "blocks,", allocated, "of", reserved, "bytes")
+PYTHON
+done
 
 # Peaks of the allocator (the second column) and of the model, by settings.
 settings=("" expandable_segments:True max_split_size_mb:32 max_split_size_mb:128 roundup_power2_divisions:4)

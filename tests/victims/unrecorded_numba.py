@@ -1,6 +1,7 @@
 """Objects like those of numba's memory, in a program that is never recorded."""
 
 import ctypes
+import gc
 import mmap
 import os
 import pathlib
@@ -64,7 +65,8 @@ views = [memory(0x7E0000000010, 8, of=MemoryPointer, owner=kept[0])]
 # An opened handle of another process, and arrays without elements.
 opened_handle = memory(0x7D0000000000, 1 << 30, of=MemoryPointer)
 empty = [MemoryPointer(contexts[0], ctypes.c_void_p(0), 0) for _ in range(40)]
-# Its pointer leads nowhere.
+# Its pointer leads nowhere, which the collector must not notice.
+gc.disable()
 damaged = allocated(30)
 damaged.__dict__ = dict(vars(damaged))
 word = ctypes.c_uint64.from_address

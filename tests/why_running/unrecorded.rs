@@ -1,5 +1,7 @@
 //! Of processes that were never recorded, whose frameworks' allocators are read.
 
+use std::path::Path;
+
 use super::*;
 
 /// A program with the tables of PyTorch's allocator, which was never recorded.
@@ -49,15 +51,13 @@ fn the_buffers_of_xla_are_read_in_a_process_that_was_never_recorded() {
 
 #[test]
 fn the_blocks_of_cupy_are_read_in_a_process_that_was_never_recorded() {
-    let text = origins_of("unrecorded_cupy.py");
-    assert!(text.contains("kept") && text.contains("plans"), "{text}");
+    expect_origins("unrecorded_cupy.py", &["kept", "plans"]);
 }
 
 #[test]
 fn the_buffers_of_rmm_are_read_in_a_process_that_was_never_recorded() {
-    let text = origins_of("unrecorded_rmm.py");
     let all = ["__main__.kept", "__main__.small", "__main__.on_default_stream"];
-    assert!(all.iter().all(|name| text.contains(name)), "{text}");
+    expect_origins("unrecorded_rmm.py", &all);
 }
 
 #[test]
@@ -88,30 +88,37 @@ fn the_buffers_of_rmm_are_on_the_devices_that_each_version_stores() {
 
 #[test]
 fn the_memory_of_numba_is_read_in_a_process_that_was_never_recorded() {
-    let text = origins_of("unrecorded_numba.py");
-    assert!(text.contains("__main__.kept"), "{text}");
+    expect_origins("unrecorded_numba.py", &["__main__.kept"]);
 }
 
 /// Starts such a Python program.
-fn python(script: &str) -> (std::process::Child, [u64; 2], tempfile::TempDir) {
+fn started(python: &Path, script: &str) -> (std::process::Child, [u64; 2], tempfile::TempDir) {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut program = Command::new("python3");
     let script = sources().join("victims").join(script);
-    let (child, numbers) = ready(program.arg(script).arg(folder.path()));
+    let (child, numbers) = ready(Command::new(python).arg(script).arg(folder.path()));
     (child, numbers, folder)
 }
 
-/// What holds the blocks of such a Python program, all of which are found.
-fn origins_of(script: &str) -> String {
-    let (mut child, [count, bytes_held], _folder) = python(script);
-    let why = json(&["why", &child.id().to_string(), "--json"]);
-    assert_eq!(
-        (bytes(&why["total"]), why["total"]["count"].as_u64()),
-        (bytes_held, Some(count))
-    );
-    drop(child.stdin.take());
-    child.wait().expect("ended");
-    why["origins"].to_string()
+/// With each interpreter, all blocks of such a Python program are found, and these hold some of them.
+fn expect_origins(script: &str, names: &[&str]) {
+    for python in interpreters() {
+        let (mut child, [count, bytes_held], _folder) = started(&python.command, script);
+        let why = json(&["why", &child.id().to_string(), "--json"]);
+        assert_eq!(
+            (bytes(&why["total"]), why["total"]["count"].as_u64()),
+            (bytes_held, Some(count)),
+            "Python {}",
+            python.version
+        );
+        drop(child.stdin.take());
+        child.wait().expect("ended");
+        let text = why["origins"].to_string();
+        assert!(
+            names.iter().all(|name| text.contains(name)),
+            "Python {}: {text}",
+            python.version
+        );
+    }
 }
 
 /// A program with the history of PyTorch's allocator, run by this interpreter, and what it is told line by line.
@@ -161,15 +168,17 @@ impl Drop for Traced {
 
 #[test]
 fn a_trace_asks_before_it_runs_code_and_needs_an_interpreter_that_takes_it() {
-    let mut traced = Traced::start("python3", &[]);
-    let (code, _, messages) = traced.report(&["--trace"]);
-    assert!(code == Some(2) && messages.contains("--yes agrees"), "{messages}");
-    let (code, _, messages) = traced.report(&["--trace", "--yes"]);
-    // This interpreter may be a newer one.
-    let is_old = messages.contains("3.14 is needed");
-    assert!((code == Some(2) && is_old) || code == Some(0), "{messages}");
-    let history = traced.say("quit");
-    assert_eq!(is_old, history == "[]", "{history}");
+    for python in interpreters() {
+        let mut traced = Traced::start(&python.command, &[]);
+        let (code, _, messages) = traced.report(&["--trace"]);
+        assert!(code == Some(2) && messages.contains("--yes agrees"), "{messages}");
+        let (code, _, messages) = traced.report(&["--trace", "--yes"]);
+        let is_old = python.minor < 14;
+        assert_eq!(code, Some(if is_old { 2 } else { 0 }), "{messages}");
+        assert_eq!(is_old, messages.contains("3.14 is needed"), "{messages}");
+        let history = traced.say("quit");
+        assert_eq!(is_old, history == "[]", "{history}");
+    }
 }
 
 #[test]
@@ -316,7 +325,7 @@ fn segments_of_a_device_whose_sum_the_allocator_does_not_state_are_left_out() {
 #[test]
 fn a_process_that_was_never_recorded_is_read_for_no_longer_than_the_limit() {
     let (child, ..) = unrecorded(&[]);
-    let (of_numba, ..) = python("unrecorded_numba.py");
+    let (of_numba, ..) = started(&interpreters()[0].command, "unrecorded_numba.py");
     let process = |child: &std::process::Child| Process::new(child.id()).expect("our child");
     let pytorch = pytorch::live_blocks(&process(&child), Deadline::after(Duration::ZERO)).map(|_| ());
     let numba = objects::live_blocks(&process(&of_numba), Deadline::after(Duration::ZERO)).pop();

@@ -328,8 +328,10 @@ fn examine<'c, 's>(
         .collect();
     let evidence = Evidence::find(&mut walk, &unreached, &found, &statics);
     let by_native = |found: &&mut Explanation| found.class == Class::NativeHolder;
+    let limits = [&walk.native.limits[..], &copy.source().limits()].concat();
+    let is_whole = limits.is_empty() && walk.apart.left_out == 0 && walk.budget.stopped().is_none();
     for found in found.iter_mut().flatten().filter(by_native) {
-        evidence.judge(&walk.graph, found);
+        evidence.judge(&walk.graph, found, is_whole);
     }
     let has_records: Vec<bool> = (found.iter().zip(&walk.records))
         .zip(done)

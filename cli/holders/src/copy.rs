@@ -25,9 +25,8 @@ mod reading;
 mod room;
 pub(crate) mod selection;
 
+pub use crate::source::PAGE;
 use pages::{ABSENT, Pages, UNKNOWN};
-
-pub const PAGE: u64 = 4096;
 
 /// Pages that can be added singly: 1 GiB.
 const SINGLE_PAGES: u64 = 1 << 18;

@@ -29,6 +29,8 @@ const KEPT: usize = 256;
 
 const NOT_TRACKED: &str = "an object that Python's collector does not track refers to it";
 
+const NOT_SEARCHED: &str = "memory that was not searched may refer to it";
+
 /// Words of the copy that point to blocks or objects which the walk does not explain.
 #[derive(Default)]
 pub(crate) struct Evidence {
@@ -86,15 +88,20 @@ impl Evidence {
         Evidence { to_blocks, pointers }
     }
 
-    /// Says which of both it is: a native holder, or a reference that was never released.
-    pub fn judge(&self, graph: &Graph, found: &mut Explanation) {
+    /// Says which of both it is: a native holder, or a reference that was never released; possibly, unless all memory was searched.
+    pub fn judge(&self, graph: &Graph, found: &mut Explanation, is_whole: bool) {
         let object = graph.first_object(found.last.0).map(|object| graph.address(object));
         match object.and_then(|object| self.pointers.get(&object)) {
             Some((address, note)) => {
                 found.pointer = Some(*address);
                 found.note = note.or(found.note);
             }
-            None => found.class = Class::OverCounted,
+            None => {
+                found.class = Class::OverCounted;
+                if !is_whole {
+                    (found.possibly, found.note) = (true, found.note.or(Some(NOT_SEARCHED)));
+                }
+            }
         }
     }
 }

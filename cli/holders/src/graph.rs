@@ -15,8 +15,31 @@ mod split;
 use crate::bits::Bits;
 use crate::copy::{Image, prefetch};
 use crate::native::NativeRoot;
-use crate::python::PythonRoot;
 use crate::{Map, Set};
+
+/// Where the walk begins in Python.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PythonRoot {
+    /// `sys.modules`, `sys`, `builtins`, the interpreter's dictionary.
+    Interpreter(&'static str),
+    /// Of a thread.
+    Thread { thread: u64, main: bool, part: ThreadPart },
+    /// The function that handles this signal.
+    Signal(u32),
+}
+
+/// What of a thread a root is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ThreadPart {
+    /// From 3.11 on frames are not objects (`Rooted::is_frame`).
+    Frame,
+    Locals,
+    Context,
+    Exception,
+    State,
+    /// The function of `sys.settrace` or `sys.setprofile`.
+    Hook(&'static str),
+}
 
 /// What refers: which field of an object, and its index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]

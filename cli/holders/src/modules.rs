@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use crate::copy::selection::{append, containing};
 use crate::copy::{Image, PAGE};
 use crate::source::{Region, Source};
+use crate::starts_with_one;
 
 mod exported;
 pub mod headers;
@@ -22,6 +23,46 @@ use variables::Variables;
 
 /// Where debug files are installed.
 const DEBUG_FOLDER: &str = "/usr/lib/debug/.build-id";
+
+/// What a loaded file is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// It may hold blocks.
+    Program,
+    /// libc, the loader, and other allocators, those of frameworks included: they know all memory and hold none.
+    System,
+    /// The CUDA driver, its runtime, and the recorder.
+    Driver,
+    /// Compilers of CUDA: they allocate no memory of a GPU.
+    Compiler,
+}
+
+impl Role {
+    pub fn of(path: &str) -> Role {
+        let name = path.rsplit('/').next().unwrap_or(path);
+        // `libc.so.6`, `libc-2.31.so`
+        let is = |library: &str| {
+            name.strip_prefix(library)
+                .is_some_and(|rest| rest.starts_with(".so") || rest.starts_with("-2."))
+        };
+        const SYSTEM: &str = "libc libpthread libdl libm librt ld ld-linux-x86-64 ld-linux-aarch64 libresolv libjemalloc libtcmalloc \
+                              libtcmalloc_minimal libtcmalloc_minimal_debug libmimalloc libasan";
+        const COMPILER: [&str; 4] = ["libnvrtc", "libnvrtc-builtins", "libnvJitLink", "libnvvm"];
+        const DRIVER: [&str; 4] = ["libcuda", "libcudart", "libcudadebugger", "libcupti"];
+        if DRIVER.into_iter().any(is) || name.starts_with("libnvidia-") || name.starts_with("libculeak") {
+            Role::Driver
+        } else if SYSTEM.split(' ').any(is)
+            || starts_with_one(name, &["libc10_cuda.", "xla_cuda"])
+            || path.starts_with("[v")
+        {
+            Role::System
+        } else if COMPILER.into_iter().any(is) {
+            Role::Compiler
+        } else {
+            Role::Program
+        }
+    }
+}
 
 /// A loaded file. Its variables are read when they are first needed.
 pub struct Module {

@@ -16,10 +16,10 @@ use culeak::analysis::words;
 use crate::bits::Bits;
 use crate::copy::selection::{containing, is_anonymous};
 use crate::copy::{Image, PAGE};
-use crate::modules::{Module, Modules};
+use crate::modules::{Module, Modules, Role};
 use crate::parallel;
 
-use driver::{Driver, Role};
+use driver::Driver;
 use glibc::Heaps;
 use locals::Blocks;
 use pages::Pages;
@@ -39,50 +39,9 @@ pub mod roots;
 pub mod rtti;
 pub mod vectors;
 
-pub use owners::Owner;
-pub use pages::Heap;
+pub use pages::{Chunk, Heap, Owner};
+pub use roots::{NativeRoot, RootSort};
 pub use rtti::ClassId;
-
-/// An allocated piece of heap memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Chunk {
-    pub start: u64,
-    pub bytes: u64,
-    pub heap: Heap,
-}
-
-/// Where the native walk begins.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NativeRoot {
-    pub sort: RootSort,
-    /// 0 for globals.
-    pub thread: u32,
-    /// Of the file, or of the thread.
-    pub name: String,
-    /// Where its words are; registers are nowhere.
-    pub range: Range<u64>,
-    /// Of registers.
-    pub values: Vec<u64>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RootSort {
-    /// Static memory of a loaded file.
-    Globals,
-    ThreadLocals,
-    Registers,
-    /// From the stack pointer to the end of the stack.
-    Stack,
-    /// The stack pointer, or where the stack ends, is not known.
-    WholeStack,
-}
-
-impl RootSort {
-    /// It consists of variables.
-    pub fn is_static(self) -> bool {
-        matches!(self, RootSort::Globals | RootSort::ThreadLocals)
-    }
-}
 
 /// The allocator other than glibc's that this library is.
 fn allocator_of(file_name: &str) -> Option<&'static str> {

@@ -19,8 +19,8 @@
 
 use crate::copy::Image;
 use crate::graph::Edge;
-pub use crate::python::types::Number;
 use crate::python::types::Types;
+pub use crate::python::types::{Number, Sort, TypeId};
 use culeak::cpython::Offsets;
 
 pub(crate) use signals::name as signal_name;
@@ -38,53 +38,12 @@ mod threads;
 mod tracked;
 mod types;
 
-/// Index of a type in [`Python`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TypeId(pub u16);
-
 /// A reference that an object holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reference {
     pub edge: Edge,
     pub target: u64,
     pub sort: Sort,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sort {
-    /// A counted reference to a Python object.
-    Named,
-    /// As above, but no one thinks of it as holding: `__globals__`, classes, bases, `f_back`.
-    Context,
-    /// A slot that may be stale: the value stack of an executing frame.
-    Possible,
-    /// A word in the body of an object of a C extension: it may point to a Python object, to native memory, to a block, or
-    /// be a number.
-    Word,
-}
-
-/// Where the walk begins in Python.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PythonRoot {
-    /// `sys.modules`, `sys`, `builtins`, the interpreter's dictionary.
-    Interpreter(&'static str),
-    /// Of a thread.
-    Thread { thread: u64, main: bool, part: ThreadPart },
-    /// The function that handles this signal.
-    Signal(u32),
-}
-
-/// What of a thread a root is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ThreadPart {
-    /// From 3.11 on frames are not objects ([`Rooted::is_frame`]).
-    Frame,
-    Locals,
-    Context,
-    Exception,
-    State,
-    /// The function of `sys.settrace` or `sys.setprofile`.
-    Hook(&'static str),
 }
 
 /// What a root leads to.
@@ -227,7 +186,7 @@ impl Python {
         if self.offsets.is_free_threaded() {
             let local = copy.word(address.wrapping_add(LOCAL)) >> 32;
             // References from frames, and from instances to their class, may be counted elsewhere.
-            let is_deferred = self.gc_bits(copy, address) & tracked::DEFERRED != 0;
+            let is_deferred = self.gc_bits(copy, address) & DEFERRED != 0;
             if local == u64::from(u32::MAX) || is_deferred || self.types.is_class(copy, &self.offsets, address) {
                 return IMMORTAL;
             }
@@ -247,6 +206,8 @@ impl Python {
 /// The reference count of objects that are never freed: more than any number of references.
 pub const IMMORTAL: u64 = u64::MAX;
 
+/// The bit of the collector: the object has counts elsewhere, too, in free-threaded builds.
+const DEFERRED: u64 = 64;
 /// Where the head of an object has, in free-threaded builds: 16 bits of flags, 8 of a lock, 8 of the collector, 32 of the count of
 /// its own thread; and the count of all other threads, above 2 bits of flags.
 const LOCAL: u64 = 8;

@@ -11,6 +11,9 @@ pub mod live;
 mod registers;
 pub mod taken;
 
+/// The bytes of a page.
+pub const PAGE: u64 = 4096;
+
 /// A mapping of the process, as in `/proc/PID/maps`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Region {

@@ -1,13 +1,15 @@
 //! Real interpreters that hold stand-ins of tensors in known ways, searched while they run.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use culeak::snapshot::{Class, HolderPath, Holders};
 use culeak_holders::source::live::Process;
+use culeak_holders::source::{Region, Source, Thread};
 use culeak_holders::{Block, Options, StillLive, search};
 
 #[allow(dead_code)]
@@ -144,6 +146,65 @@ fn each_block_gets_the_class_of_its_holder() {
         }
     }
     assert!(mistakes.is_empty(), "{}", mistakes.join("\n"));
+}
+
+/// A process of which some memory cannot be read.
+struct Partial(Process);
+
+impl Source for Partial {
+    fn pid(&self) -> Option<u32> {
+        self.0.pid()
+    }
+
+    fn regions(&self) -> io::Result<Vec<Region>> {
+        self.0.regions()
+    }
+
+    fn present(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        self.0.present(range)
+    }
+
+    fn read(&self, ranges: &[Range<u64>], buffer: &mut [u8]) -> usize {
+        self.0.read(ranges, buffer)
+    }
+
+    fn threads(&self) -> Vec<Thread> {
+        self.0.threads()
+    }
+
+    fn file(&self, path: &Path) -> PathBuf {
+        self.0.file(path)
+    }
+
+    fn limits(&self) -> Vec<String> {
+        vec!["8 KiB could not be read".to_owned()]
+    }
+}
+
+#[test]
+fn no_reference_is_said_to_be_left_over_for_certain_if_its_owner_may_not_have_been_searched() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = folder.path().join("libholds.so");
+    compile(&library, "holds.c", &["-shared", "-fPIC"]);
+    let python = interpreters().next().unwrap();
+    let running = Program::start(Command::new(python).arg(program("stand_ins.py")).arg(&library));
+    let process = || Process::new(running.child.id()).unwrap();
+    let sources: [(&dyn Source, _); 2] = [
+        (&process(), (false, None)),
+        (
+            &Partial(process()),
+            (true, Some("memory that was not searched may refer to it")),
+        ),
+    ];
+    for (source, expected) in sources {
+        let holders = search(source, &running.blocks, &Options::default()).unwrap();
+        for label in ["over-counted", "over-counted-itself"] {
+            let path = running.path(&holders, label);
+            assert_eq!(path.class, Class::OverCounted, "{label}");
+            assert_eq!((path.possibly, path.note.as_deref()), expected, "{label}");
+        }
+        assert!(!running.path(&holders, "global-object").possibly);
+    }
 }
 
 #[test]

@@ -6,9 +6,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use culeak_holders::copy::Image;
-use culeak_holders::graph::EdgeKind;
+use culeak_holders::graph::{EdgeKind, PythonRoot, ThreadPart};
 use culeak_holders::modules::Modules;
-use culeak_holders::python::{IMMORTAL, Python, PythonRoot, Reference, Rooted, Sort, ThreadPart};
+use culeak_holders::python::{IMMORTAL, Python, Reference, Rooted, Sort};
 use culeak_holders::source::live::Process;
 
 #[path = "../../../shim/cpython/tests/support/mod.rs"]

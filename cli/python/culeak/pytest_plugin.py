@@ -35,7 +35,7 @@ def pytest_addoption(parser: Any) -> None:
     )
     group.addoption("--culeak-top", metavar="N", type=int, default=10, help="show N tests in the summary; 0: all [default: 10]")
     group.addoption(
-        "--culeak-why", action="store_true", help="say in failures what holds the memory; lets processes of the same user read the memory of this one"
+        "--culeak-why", action="store_true", help="say in failures what holds the memory where the kernel forbids to look; lets processes of the same user read the memory of this one"
     )
     parser.addini("culeak", "record every run, as --culeak does", type="bool", default=False)
 

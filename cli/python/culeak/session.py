@@ -166,13 +166,14 @@ class Session:
         return self.judge.judge(os.getpid(), self.measured.name, min(most)).unseen
 
     def _leaked(self, test: failures.Test, verdict: Verdict, limit: int) -> str:
-        if not self.config.option.culeak_why:
-            return failures.leaked(test, verdict, limit)
         assert self.measured is not None
+        asked = self.config.option.culeak_why
         try:
-            return failures.leaked(test, verdict, limit, self.judge.holders(os.getpid(), self.measured.name))
+            return failures.leaked(test, verdict, limit, self.judge.holders(os.getpid(), self.measured.name, "1m" if asked else "10s"))
         except CannotJudge as error:
-            return "{}\n\nWhat holds it is not known: {}".format(failures.leaked(test, verdict, limit), error)
+            message = failures.leaked(test, verdict, limit)
+            # Without the option, the kernel may forbid the look.
+            return "{}\n\nWhat holds it is not known: {}".format(message, error) if asked else message
 
     def _when_exceeded(self) -> Optional[Verdict]:
         """A verdict on the snapshot that was written when the interval's limit was exceeded."""

@@ -130,9 +130,9 @@ class Judge:
             raise CannotJudge("culeak check gave no verdict: {}".format(message)) from error
 
 
-    def holders(self, pid: int, since: str) -> Dict[str, List[str]]:
-        """What holds the memory that was allocated since a mark, by the name and place of the call site."""
-        words = [self._command, "why", str(pid), "--since=" + since, "--json"]
+    def holders(self, pid: int, since: str, within: str = "1m") -> Dict[str, List[str]]:
+        """What holds the memory that was allocated since a mark, by the name and place of the call site. ``within``: a limit of time."""
+        words = [self._command, "why", str(pid), "--since=" + since, "--limit=" + within, "--json"]
         words += [word for kind in KINDS for word in ("--kind", kind)]
         result = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=without_preload(os.environ))
         try:

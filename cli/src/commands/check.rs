@@ -7,6 +7,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{ArgGroup, Args};
 use culeak::analysis::baseline::Baseline;
@@ -254,13 +255,28 @@ pub fn has_ended(item: &mut Loaded, rules: &Rules) {
     }
 }
 
-/// Searches for what holds the memory of a running process, if memory fails by it.
+/// A search that no limit asks for takes no longer.
+const NAMED_WITHIN: Duration = Duration::from_secs(10);
+
+/// Searches for what holds the memory of a running process, if memory fails by it; or else if memory fails now and the process may be
+/// read, to name it.
 fn with_holders(item: &mut Loaded, rules: &Rules) -> Result<(), Failure> {
     let pid = item.root.is_some().then(|| item.source.parse().ok()).flatten();
-    if let Some(pid) = pid.filter(|_| lacks_holders(&item.snapshot, rules)) {
-        holders::of_process(item, pid, &holders::Wanted::default())?;
+    let Some(pid) = pid.filter(|_| item.snapshot.holders.is_none()) else {
+        return Ok(());
+    };
+    let is_needed = lacks_holders(&item.snapshot, rules);
+    if !is_needed && (rules.at.is_some() || !item.verdict(rules).rows.iter().any(|judged| judged.to_blame)) {
+        return Ok(());
     }
-    Ok(())
+    let wanted = holders::Wanted {
+        limit: (!is_needed).then_some(NAMED_WITHIN),
+        ..holders::Wanted::default()
+    };
+    match holders::of_process(item, pid, &wanted) {
+        Err(failure) if is_needed => Err(failure),
+        _ => Ok(()),
+    }
 }
 
 /// Prints the verdicts of these inputs. What was not recorded, `unrecorded`, is lacking where its run is named, or else in the first one.

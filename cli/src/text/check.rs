@@ -197,6 +197,8 @@ fn reasons(verdict: &Verdict, page: &mut Document) {
         page.table(rows.below(|(row, _), page| {
             let through = parts::through_of(row);
             through.into_iter().for_each(|through| page.indented(6, dim(through)));
+            let held_by = sentences::held_by(row, verdict).into_iter();
+            held_by.for_each(|held_by| page.indented(6, held_by));
         }));
         page.more(verdict.rows.len().saturating_sub(SITES_SHOWN), "call site", "");
     }

@@ -6,8 +6,8 @@
 
 use std::ops::Range;
 
-use super::PAGE;
 use super::selection::{append, is_special, without};
+use crate::source::PAGE;
 use crate::source::{Region, Source};
 use crate::starts_with_one;
 

@@ -17,8 +17,9 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use culeak::system::anonymous;
 
+use super::room;
 use super::selection::append;
-use super::{PAGE, room};
+use crate::source::PAGE;
 
 /// No one has asked for the page yet.
 pub const UNKNOWN: u32 = 0;

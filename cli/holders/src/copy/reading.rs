@@ -3,8 +3,8 @@
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-use super::PAGE;
 use crate::parallel;
+use crate::source::PAGE;
 use crate::source::Source;
 use crate::source::live::advance;
 

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use culeak::proc::is_preload_library;
 
-use super::PAGE;
 use crate::modules::headers::{Headers, RELOCATED};
+use crate::source::PAGE;
 use crate::source::{Region, Source};
 
 /// The given ranges and the recorder's own memory, as whole pages in order. A page that is excluded in part is searched.

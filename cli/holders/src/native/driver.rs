@@ -24,55 +24,16 @@ use object::read::elf::ElfFile64;
 use object::{Object, ObjectSymbol, ReadCache};
 
 use crate::copy::{Image, PAGE, SEARCHED, pieces};
-use crate::modules::{Module, Modules};
+use crate::modules::{Module, Modules, Role};
 use crate::parallel;
 use crate::source::Region;
 
-use super::{Chunk, Heap, Native, WINDOW};
+use super::pages::{Chunk, Heap};
+use super::{Native, WINDOW};
 use crate::bits::Bits;
-use crate::{Map, Set, starts_with_one};
+use crate::{Map, Set};
 
 pub mod records;
-
-/// What a loaded file is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// It may hold blocks.
-    Program,
-    /// libc, the loader, and other allocators, those of frameworks included: they know all memory and hold none.
-    System,
-    /// The CUDA driver, its runtime, and the recorder.
-    Driver,
-    /// Compilers of CUDA: they allocate no memory of a GPU.
-    Compiler,
-}
-
-impl Role {
-    pub fn of(path: &str) -> Role {
-        let name = path.rsplit('/').next().unwrap_or(path);
-        // `libc.so.6`, `libc-2.31.so`
-        let is = |library: &str| {
-            name.strip_prefix(library)
-                .is_some_and(|rest| rest.starts_with(".so") || rest.starts_with("-2."))
-        };
-        const SYSTEM: &str = "libc libpthread libdl libm librt ld ld-linux-x86-64 ld-linux-aarch64 libresolv libjemalloc libtcmalloc \
-                              libtcmalloc_minimal libtcmalloc_minimal_debug libmimalloc libasan";
-        const COMPILER: [&str; 4] = ["libnvrtc", "libnvrtc-builtins", "libnvJitLink", "libnvvm"];
-        const DRIVER: [&str; 4] = ["libcuda", "libcudart", "libcudadebugger", "libcupti"];
-        if DRIVER.into_iter().any(is) || name.starts_with("libnvidia-") || name.starts_with("libculeak") {
-            Role::Driver
-        } else if SYSTEM.split(' ').any(is)
-            || starts_with_one(name, &["libc10_cuda.", "xla_cuda"])
-            || path.starts_with("[v")
-        {
-            Role::System
-        } else if COMPILER.into_iter().any(is) {
-            Role::Compiler
-        } else {
-            Role::Program
-        }
-    }
-}
 
 /// The driver's heap memory, by granules of the copy.
 #[derive(Default)]

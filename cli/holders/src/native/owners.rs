@@ -3,20 +3,9 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::{Chunk, Heap, Native};
+use super::Native;
+use super::pages::{Chunk, Heap, Owner};
 use crate::copy::{Image, PAGE};
-
-/// Whose memory a page is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Owner {
-    /// CPython's allocator for small objects.
-    Python,
-    /// An arena of malloc: the address of its state; 0: the main arena.
-    Arena(u64),
-    /// A chunk of malloc that is a mapping of its own.
-    Mapped,
-    Stack,
-}
 
 impl Native {
     /// The resident bytes of a chunk of glibc or of Python's allocator, with its header.

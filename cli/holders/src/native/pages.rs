@@ -34,6 +34,26 @@ pub enum Heap {
     Unknown,
 }
 
+/// An allocated piece of heap memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Chunk {
+    pub start: u64,
+    pub bytes: u64,
+    pub heap: Heap,
+}
+
+/// Whose memory a page is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Owner {
+    /// CPython's allocator for small objects.
+    Python,
+    /// An arena of malloc: the address of its state; 0: the main arena.
+    Arena(u64),
+    /// A chunk of malloc that is a mapping of its own.
+    Mapped,
+    Stack,
+}
+
 /// The pages of a copy.
 #[derive(Default)]
 pub struct Pages {

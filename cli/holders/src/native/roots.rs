@@ -13,13 +13,44 @@
 use std::ops::Range;
 
 use crate::copy::{Image, PAGE, SEARCHED, pieces};
-use crate::modules::Modules;
+use crate::modules::{Modules, Role};
 use crate::parallel;
 use crate::source::Thread;
 
-use super::driver::Role;
-use super::pages::Pages;
-use super::{Heap, NativeRoot, RootSort};
+use super::pages::{Heap, Pages};
+
+/// Where the native walk begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NativeRoot {
+    pub sort: RootSort,
+    /// 0 for globals.
+    pub thread: u32,
+    /// Of the file, or of the thread.
+    pub name: String,
+    /// Where its words are; registers are nowhere.
+    pub range: Range<u64>,
+    /// Of registers.
+    pub values: Vec<u64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RootSort {
+    /// Static memory of a loaded file.
+    Globals,
+    ThreadLocals,
+    Registers,
+    /// From the stack pointer to the end of the stack.
+    Stack,
+    /// The stack pointer, or where the stack ends, is not known.
+    WholeStack,
+}
+
+impl RootSort {
+    /// It consists of variables.
+    pub fn is_static(self) -> bool {
+        matches!(self, RootSort::Globals | RootSort::ThreadLocals)
+    }
+}
 
 /// Where a thread keeps its data.
 #[derive(Debug, Clone, Default)]

@@ -1,6 +1,6 @@
 //! How much of a chunk the elements of a vector take. What is behind them is often left from an earlier owner.
 
-use super::Chunk;
+use super::pages::Chunk;
 use crate::copy::Image;
 
 /// How much of a chunk is in use if a `std::vector` or the like (first, end, limit) has it, given where a pointer to the

@@ -5,10 +5,10 @@ use culeak::snapshot::RootKind;
 use super::torch;
 use crate::Map;
 use crate::findings::Findings;
-use crate::graph::{Edge, EdgeKind, NodeId, NodeKind, Root};
+use crate::graph::{Edge, EdgeKind, NodeId, NodeKind, PythonRoot, Root, ThreadPart};
 use crate::native::RootSort;
 use crate::native::vectors::bytes_of_vector;
-use crate::python::{Label, PythonRoot, ThreadPart, TypeId, signal_name};
+use crate::python::{Label, TypeId, signal_name};
 
 /// What a node is, as far as the words of a path depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

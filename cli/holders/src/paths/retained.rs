@@ -12,8 +12,7 @@ use super::names::{Kind, Names, Part, Place};
 use super::text::{self, Style, Words};
 use super::ways::{Shared, Ways};
 use crate::graph::dominators::{Dominated, Tree, dominators};
-use crate::graph::{Edge, NodeId, NodeKind, Phase, Root};
-use crate::python::PythonRoot;
+use crate::graph::{Edge, NodeId, NodeKind, Phase, PythonRoot, Root};
 use crate::{Block, Set};
 
 /// Holders that are reported.

@@ -1,8 +1,8 @@
-//! Runs of equal steps: `… 300 × MulBackward0 …`.
+//! Steps that are written as one: runs of equal ones, `… 300 × MulBackward0 …`, and modules of PyTorch.
 
 use culeak::snapshot::Step;
 
-use super::text::{Pace, Style};
+use super::text::{Pace, Style, attribute};
 
 /// The longest period of a run that is looked for, in steps.
 const PERIOD: usize = 8;
@@ -90,4 +90,53 @@ fn run(steps: &[Pace]) -> (usize, usize, u64) {
         }
     }
     (1, 1, 1)
+}
+
+/// The steps with modules and parameters as `named_parameters()` spells them: `.layers.*.weight → Parameter` for
+/// `._modules['layers'] → ModuleList._modules['3'] → Linear._parameters['weight'] → Parameter`.
+pub(super) fn through_modules(steps: Vec<Pace>) -> Vec<Pace> {
+    /// Deeper modules begin a step of their own.
+    const DEEPEST: usize = 16;
+    let mut out: Vec<Pace> = Vec::with_capacity(steps.len());
+    // How many modules the last step of `out` goes through.
+    let mut depth = 0;
+    for mut step in steps {
+        let Some(key) = key_of_module(&step.concrete) else {
+            depth = 0;
+            out.push(step);
+            continue;
+        };
+        let before = out.last_mut().filter(|_| depth > 0);
+        // Programs choose the keys of these as data; other modules have attributes or indices.
+        let has_free_keys = |before: &Pace| matches!(before.holder.as_str(), "ModuleDict" | "ParameterDict");
+        let mut inner = key.trim_matches(['[', ']', '\'']).bytes();
+        let is_index = inner.all(|byte| byte.is_ascii_digit());
+        let name = attribute(key);
+        step.shape = match is_index || before.as_deref().is_some_and(has_free_keys) {
+            true => ".*".to_owned(),
+            false => name.clone(),
+        };
+        step.concrete = name;
+        match before {
+            Some(before) if depth < DEEPEST && before.omitted.0 == 0 => {
+                before.shape.push_str(&step.shape);
+                before.concrete.push_str(&step.concrete);
+                (before.holder, before.omitted) = (step.holder, step.omitted);
+                depth += 1;
+            }
+            _ => {
+                out.push(step);
+                depth = 1;
+            }
+        }
+    }
+    out
+}
+
+/// `['layers']` of `._modules['layers']`.
+fn key_of_module(step: &str) -> Option<&str> {
+    let tables = ["._modules", "._parameters", "._buffers"];
+    let key = tables.iter().find_map(|table| step.strip_prefix(table))?;
+    let is_one = key.starts_with('[') && key.find(']') == Some(key.len() - 1);
+    is_one.then_some(key)
 }

@@ -58,7 +58,7 @@ pub(super) fn words(parts: &[Part], style: Style) -> Words {
 }
 
 fn collapsed(steps: Vec<Pace>, style: Style) -> Vec<Step> {
-    runs::collapse(torch::through_modules(steps), style)
+    runs::collapse(runs::through_modules(steps), style)
 }
 
 /// The steps between objects; the first part is no root.

@@ -5,9 +5,8 @@
 
 use super::names::Names;
 use crate::copy::Image;
-use crate::graph::{Edge, EdgeKind, NodeId, NodeKind, Root};
+use crate::graph::{Edge, EdgeKind, NodeId, NodeKind, PythonRoot, Root, ThreadPart};
 use crate::native::RootSort;
-use crate::python::{PythonRoot, ThreadPart};
 use crate::{Map, Set};
 
 /// Nodes that are read again.

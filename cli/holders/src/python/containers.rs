@@ -13,8 +13,8 @@ use std::ops::Range;
 use crate::copy::{Image, PAGE};
 use crate::graph::{Edge, EdgeKind};
 use crate::python::references::is_address;
-use crate::python::types::Kind;
-use crate::python::{Python, Reference, Sort, TypeId};
+use crate::python::types::{Kind, Sort, TypeId};
+use crate::python::{Python, Reference};
 use culeak::cpython::ABSENT;
 
 /// More than fits into memory.

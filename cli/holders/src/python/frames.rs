@@ -14,8 +14,8 @@ use crate::graph::{Edge, EdgeKind};
 use crate::python::containers::is_present;
 use crate::python::references::{is_address, refer};
 use crate::python::text::{MOST_CHARACTERS, plain};
-use crate::python::types::Kind;
-use crate::python::{Python, Reference, Sort};
+use crate::python::types::{Kind, Sort};
+use crate::python::{Python, Reference};
 use culeak::cpython::ABSENT;
 
 /// More than a frame has.

@@ -6,8 +6,8 @@ use crate::graph::{Edge, EdgeKind};
 use crate::python::frames::{FRAME_FIELD, FRAME_FIELDS};
 use crate::python::references::{STATE_WORDS, is_address};
 use crate::python::text::{MOST_CHARACTERS, plain, quoted};
-use crate::python::types::Kind;
-use crate::python::{Label, Python, Reference, TypeId};
+use crate::python::types::{Kind, TypeId};
+use crate::python::{Label, Python, Reference};
 
 impl Python {
     /// What to call an object: `list of 60`, `Cache`, `function f`, `generator gen, train.py:62`.

@@ -9,8 +9,8 @@ use std::ops::Range;
 use crate::copy::{Image, PAGE};
 use crate::graph::{Edge, EdgeKind};
 use crate::python::containers::{DEQUE_NEXT, is_present};
-use crate::python::types::{Kind, TypeInfo};
-use crate::python::{Python, Reference, Sort, TypeId};
+use crate::python::types::{Kind, Sort, TypeId, TypeInfo};
+use crate::python::{Python, Reference};
 
 /// The index of the first word of a module's state.
 pub const STATE_WORDS: u64 = 1 << 20;

@@ -5,8 +5,10 @@ use std::ops::Range;
 
 use crate::Set;
 use crate::copy::Image;
+use crate::graph::{PythonRoot, ThreadPart};
 use crate::python::references::is_address;
-use crate::python::{Python, PythonRoot, Rooted, Sort, ThreadPart};
+use crate::python::types::Sort;
+use crate::python::{Python, Rooted};
 use culeak::cpython::{ABSENT, OLDEST};
 
 const MOST_EXCEPTIONS: usize = 1000;

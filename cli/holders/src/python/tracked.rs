@@ -8,8 +8,8 @@
 use crate::copy::Image;
 use crate::modules::{Module, Modules};
 use crate::python::references::is_address;
-use crate::python::types::{Kind, READY, TRACKED, TypeInfo};
-use crate::python::{LOCAL, Python, TypeId};
+use crate::python::types::{Kind, READY, TRACKED, TypeId, TypeInfo};
+use crate::python::{LOCAL, Python};
 use crate::starts_with_one;
 use culeak::cpython::ABSENT;
 
@@ -17,10 +17,9 @@ const HEADER: u64 = 16;
 const FLAGS: u64 = 3;
 /// Three generations and those that the collector leaves alone.
 const GENERATIONS: u64 = 3;
-/// Bits of the collector in free-threaded builds: the object is tracked, frozen, or has counts elsewhere, too.
+/// Bits of the collector in free-threaded builds: the object is tracked, or frozen.
 const IS_TRACKED: u64 = 1;
 const FROZEN: u64 = 8;
-pub(super) const DEFERRED: u64 = 64;
 const MOST_INTERPRETERS: usize = 1000;
 
 impl Python {

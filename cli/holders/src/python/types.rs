@@ -9,8 +9,24 @@ use std::ops::Index;
 use crate::Map;
 use crate::copy::Image;
 use crate::graph::{Edge, EdgeKind};
-use crate::python::{Sort, TypeId};
 use culeak::cpython::{ABSENT, Offsets};
+
+/// Index of a type in [`Types`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TypeId(pub u16);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sort {
+    /// A counted reference to a Python object.
+    Named,
+    /// As above, but no one thinks of it as holding: `__globals__`, classes, bases, `f_back`.
+    Context,
+    /// A slot that may be stale: the value stack of an executing frame.
+    Possible,
+    /// A word in the body of an object of a C extension: it may point to a Python object, to native memory, to a block, or
+    /// be a number.
+    Word,
+}
 
 /// How the references of an object are found, besides its fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -379,10 +395,10 @@ macro_rules! fields {
 }
 
 /// How a type of the interpreter is read, its exported name, and its fields.
-type Known = (Kind, &'static str, Vec<(u64, &'static str, Sort)>);
+type InterpreterType = (Kind, &'static str, Vec<(u64, &'static str, Sort)>);
 
 /// The types of the interpreter with a known structure.
-fn known(o: &Offsets) -> Vec<Known> {
+fn known(o: &Offsets) -> Vec<InterpreterType> {
     // Before 3.11 an exception has three words: type, value, traceback.
     let older = |more: u64| {
         if o.version < 0x30b {

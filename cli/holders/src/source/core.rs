@@ -18,9 +18,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::{Region, Source, Thread};
-use crate::copy::PAGE;
 use crate::copy::selection::containing;
 use crate::modules::headers::{Headers, Segment};
+use crate::source::PAGE;
 use crate::{Error, Map, starts_with_one};
 
 mod notes;

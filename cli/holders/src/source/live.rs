@@ -129,7 +129,7 @@ impl Process {
     fn resident(&self) -> u64 {
         let text = fs::read_to_string(format!("/proc/{}/statm", self.pid)).unwrap_or_default();
         let pages = text.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
-        pages.unwrap_or(0) * crate::copy::PAGE
+        pages.unwrap_or(0) * crate::source::PAGE
     }
 }
 

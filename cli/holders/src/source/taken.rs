@@ -11,9 +11,9 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use super::{Region, Source, Thread};
-use crate::copy::PAGE;
 use crate::copy::apart::Apart;
 use crate::copy::selection::{append, containing, is_anonymous, without};
+use crate::source::PAGE;
 
 /// The longest piece that is copied at once.
 const PIECE: u64 = 64 << 20;

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use super::Walk;
 use crate::copy::selection::without;
-use crate::graph::{Edge, EdgeKind, Phase, Root};
+use crate::graph::{Edge, EdgeKind, Phase, PythonRoot, Root};
 use crate::native::{NativeRoot, RootSort};
-use crate::python::{PythonRoot, Rooted, Sort};
+use crate::python::{Rooted, Sort};
 
 /// The largest range whose word offsets fit in an edge.
 const ROOT_BYTES: u64 = 1 << 30;

@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use culeak_holders::Error;
 use culeak_holders::copy::Image;
+use culeak_holders::graph::PythonRoot;
 use culeak_holders::modules::Modules;
-use culeak_holders::python::{Python, PythonRoot};
+use culeak_holders::python::Python;
 use culeak_holders::source::live::Process;
 use culeak_holders::source::{Region, Source, Thread};
 

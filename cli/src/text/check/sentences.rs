@@ -1,17 +1,18 @@
 //! The sentences of a verdict, for all formats: what was found, what is allowed, and each reason of a failure.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use culeak::analysis::check::{
     BeyondBaseline, Breach, FailOn, Measure, OfClass, Outcome, OverLimit, Scope, Tolerance, UnlikeOthers, Verdict,
 };
-use culeak::analysis::report::Tally;
+use culeak::analysis::report::{Row, Tally};
 use culeak::kind::Kind;
 use culeak::snapshot::Class;
 
 use crate::document::estimate;
 use crate::escape::Escaped;
-use crate::text::why::is_of;
+use crate::text::why::{holder_text, is_of};
 use crate::text::{parts, units};
 
 /// `passed`, `failed` or `no verdict`.
@@ -71,6 +72,21 @@ pub fn without_limit<'v>(verdicts: impl IntoIterator<Item = &'v Verdict<'v>>) ->
 /// ` when the script ended`, or nothing.
 fn when(verdict: &Verdict) -> String {
     verdict.when.iter().map(|when| format!(" {when}")).collect()
+}
+
+/// `400 MiB of it held by __main__.keep (list of 8): keep[*] → Tensor`: the largest holder of a call site's memory, also of what is not
+/// judged. `None` if that is more than the row has, or if no holder is known.
+pub fn held_by(row: &Row, verdict: &Verdict) -> Option<String> {
+    let print = row.stack().site_fingerprint;
+    let site = verdict.held_by.iter().find(|site| site.site_fingerprint == print)?;
+    let first = site.holders.first().filter(|_| !row.pool)?;
+    let part = match first.tally.bytes.cmp(&row.bytes) {
+        Ordering::Greater => return None,
+        Ordering::Equal => String::new(),
+        Ordering::Less => units::bytes(first.tally.bytes) + " of it ",
+    };
+    let held_by = if first.class == Class::Held { "held by " } else { "" };
+    Some(format!("{part}{held_by}{}", holder_text(first)))
 }
 
 /// `21 stream and 20 graph-exec objects left`; `held` instead of `left` while the process runs.

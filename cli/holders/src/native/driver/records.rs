@@ -18,7 +18,8 @@
 use super::{Driver, OfProgram};
 use crate::bits::Bits;
 use crate::copy::{Image, PAGE};
-use crate::native::{Chunk, Heap, Native};
+use crate::native::Native;
+use crate::native::pages::{Chunk, Heap};
 use crate::{Map, Set};
 
 /// A chunk that contains the address of a block.

@@ -14,8 +14,7 @@
 
 use super::{Heaps, SMALLEST};
 use crate::copy::Image;
-use crate::modules::{Module, Modules};
-use crate::native::driver::Role;
+use crate::modules::{Module, Modules, Role};
 use crate::native::pages::{Heap, Pages};
 use crate::parallel;
 

@@ -4,8 +4,8 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-use crate::copy::PAGE;
 use crate::modules::headers::{LOAD, NOTE, Segment, half, word, word4};
+use crate::source::PAGE;
 use crate::source::registers::Machine;
 
 const HEADER: usize = 64;

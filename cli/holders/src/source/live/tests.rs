@@ -1,8 +1,8 @@
 use std::path::Path;
 
 use super::*;
-use crate::copy::PAGE;
 use crate::process_tests::{Victim, compile, pages};
+use crate::source::PAGE;
 
 fn word(process: &Process, address: u64) -> u64 {
     let mut buffer = [0; 8];
