@@ -52,8 +52,8 @@ const SAMPLED: [(&str, [f64; 4], f64); 4] = [
 /// The limits of what is more than bare: instructions, locked ones, system calls, lines of code; and how often the clock is read, whose
 /// code is the kernel's, and which may be a system call.
 ///
-/// They are 5 to 10 % more instructions and lines than on the day when this was written, with 20 frames. If a change needs more, measure what that
-/// costs (`benches/event.sh`) before you raise a limit.
+/// They are 5 to 10 % more instructions and lines than on the day when this was written, with 20 frames. If a change needs more, measure
+/// what that costs (`benches/event.sh`) before you raise a limit.
 const LIMITS: [(&str, [f64; 4], f64); 13] = [
     ("allocation", [1030.0, 3.0, 0.0, 88.0], 1.0),
     ("free", [530.0, 3.0, 0.0, 48.0], 0.0),
