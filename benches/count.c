@@ -1,18 +1,20 @@
 /* The number of instructions of one allocation and one free of memory, of a block that PyTorch's allocator reports, of objects and
  * of segments, of a request at ioctl that is not recorded, of a reading of the clock, which is the kernel's code, of an allocation
- * whose stack is one of hundreds in turn, and of one whose stack is new; and how many of the instructions are locked, or system
- * calls: figures that do not depend on the load of the machine. Linked with a driver that does nothing (tests/victims/tiny_driver.c with -DANSWERS_IOCTL) and
+ * whose stack is one of hundreds in turn, and of one whose stack is new; how many of the instructions are locked, or system
+ * calls; and how many lines of 64 bytes of culeak's code are executed: figures that do not depend on the load of the machine. Linked with a driver that does nothing (tests/victims/tiny_driver.c with -DANSWERS_IOCTL) and
  * a libc10_cuda that only reports (tests/victims/tiny_c10_cuda.c); x86-64 only.
  *
  *   CULEAK_TEST_MAJOR=1 count FRAMES
  *
  * The variable makes culeak take /dev/null for NVIDIA's device. A child calls everything at the end of a stack of FRAMES frames
- * until all is warm; then the parent steps through ten calls of each and prints the means, including this program and the driver. */
+ * until all is warm; then the parent steps through ten calls of each and prints the means, including this program and the driver,
+ * and the number of different lines in all ten. */
 #include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/ptrace.h>
 #include <sys/user.h>
 #include <sys/wait.h>
@@ -123,8 +125,21 @@ static int is_locked(const unsigned char *code) {
     return locked || ((code[at] == 0x86 || code[at] == 0x87) && code[at + 1] >> 6 != 3);
 }
 
+/* culeak's code, which the child has at the same addresses, and which of its lines were executed; empty without culeak. */
+enum { LINE = 64, LINES = 1 << 18 };
+static uint64_t code_start, code_end;
+static char executed[LINES];
+
+static void find_code(void) {
+    FILE *maps = fopen("/proc/self/maps", "r");
+    for (char line[4096]; maps && fgets(line, sizeof line, maps);)
+        if (strstr(line, " r-xp ") && strstr(line, "/libculeak")) sscanf(line, "%lx-%lx", &code_start, &code_end);
+    if (!maps || fclose(maps) || code_end - code_start > LINES * LINE) exit(1);
+}
+
 static void count(pid_t child, const char *what) {
-    long steps = 0, locked = 0, calls = 0;
+    long steps = 0, locked = 0, calls = 0, lines = 0;
+    memset(executed, 0, sizeof executed);
     for (int status;;) {
         struct user_regs_struct registers;
         ptrace(PTRACE_GETREGS, child, 0, &registers);
@@ -133,11 +148,16 @@ static void count(pid_t child, const char *what) {
         steps++;
         locked += is_locked((unsigned char *)code);
         calls += (uint16_t)code[0] == 0x050f; /* syscall */
+        if (registers.rip >= code_start && registers.rip < code_end) {
+            char *line = &executed[(registers.rip - code_start) / LINE];
+            lines += !*line;
+            *line = 1;
+        }
         ptrace(PTRACE_SINGLESTEP, child, 0, 0);
         if (waitpid(child, &status, 0) < 0 || !WIFSTOPPED(status)) exit(1);
     }
     const double each = COUNTED;
-    printf("%s: %.1f instructions, %.1f locked, %.1f system calls\n", what, steps / each, locked / each, calls / each);
+    printf("%s: %.1f instructions, %.1f locked, %.1f system calls, %ld lines of code\n", what, steps / each, locked / each, calls / each, lines);
 }
 
 static void go_on(pid_t child) {
@@ -148,6 +168,7 @@ static void go_on(pid_t child) {
 
 int main(int arguments, char **argument) {
     int frames = arguments > 1 ? atoi(argument[1]) : 20;
+    find_code();
     pid_t child = fork();
     if (child == 0) {
         ptrace(PTRACE_TRACEME, 0, 0, 0);

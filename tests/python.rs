@@ -217,6 +217,26 @@ fn daemon_threads_at_work_while_the_interpreter_ends_are_safe() {
     }
 }
 
+#[cfg(target_arch = "x86_64")]
+const SIGSYS: i32 = 31;
+
+/// As autograd's thread of each GPU, which has a Python thread state and does not hold the GIL.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn an_event_on_a_thread_without_the_gil_makes_no_system_call() {
+    for python in recorded() {
+        let profile = program(&python.command)
+            .arg("-B")
+            .arg(sources().join("victims/calls_nothing.py"));
+        let outcome = profile.clone().run();
+        outcome.expect_success();
+        let snapshot = outcome.only_snapshot();
+        assert_eq!(snapshot.counted(Device).total_count, 900, "{}", python.version);
+        // Where the end of the interpreter is not announced, the kernel reads the frames, and the filter notices it.
+        profile.arg("unannounced").run().expect_signal(SIGSYS);
+    }
+}
+
 #[test]
 fn an_unsupported_interpreter_is_left_alone_and_the_reason_is_reported() {
     let pretender = executable("pretender", &["-DLOOKUP_LINKED", "-rdynamic"], &[fake_driver()]);

@@ -5,8 +5,9 @@
 prints `STEP milliseconds events`: the median of the steps, and how many blocks the allocator allocated in one. `plain` also
 prints `PAIR nanoseconds 1`: the median of `torch.empty` and `del` of 1,000 floats. `recorder` times the same with PyTorch's own
 memory recorder (native and Python stacks) off and on alternately, and prints `STEP`, `RECORDED`, `PAIR` and `RECORDED_PAIR`.
-`switched`, under switch.so, times them bare and under culeak by turns, and prints `WAY STEP name milliseconds ratio` and `WAY
-PAIR name nanoseconds ratio`, where the ratio is the median of those to the bare step of the same turn.
+`switched`, under switch.so, times them bare, under culeak, after a function that does nothing and after reading the clock by
+turns, and prints `WAY STEP name milliseconds ratio` and `WAY PAIR name nanoseconds ratio`, where the ratio is the median of those
+to the bare step of the same turn.
 """
 
 import ctypes
@@ -61,7 +62,7 @@ def pairs(count):
 
 def by_turns(word, turns, measure):
     """Times each way of switch.so in each turn, every other turn in the opposite order."""
-    ways = {"bare": 0, "culeak": 1, "clock only": 3}
+    ways = {"bare": 0, "culeak": 1, "empty hook": 2, "clock only": 3}
     seen = {name: [] for name in ways}
     for turn in range(turns):
         for name in list(ways)[:: 1 if turn % 2 else -1]:

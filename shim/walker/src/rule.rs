@@ -51,7 +51,8 @@ impl Packed {
         self.0 == ROOT
     }
 
-    /// `None` if the rule does not fit; the caller then evaluates it each time.
+    /// `None` if the rule does not fit. It is not remembered then: a walk interprets it each time, and read sets do not keep that
+    /// stack. A table entry that said so would spare neither, since the step needs the rule.
     pub fn of(rule: Rule) -> Option<Packed> {
         let (base, offset, ra, fp) = match rule {
             Rule::Root => return Some(Packed(ROOT)),
