@@ -120,7 +120,8 @@ fn blocks_of(
     let head = python.head();
     let mut objects = Vec::new();
     for run in copy.runs() {
-        for object in (run.start.next_multiple_of(ALIGNMENT)..run.end.saturating_sub(head)).step_by(ALIGNMENT as usize) {
+        for object in (run.start.next_multiple_of(ALIGNMENT)..run.end.saturating_sub(head)).step_by(ALIGNMENT as usize)
+        {
             let word = copy.word(object + head - 8);
             let class = classes.iter().find(|(class, _)| *class == word);
             let class = class.filter(|_| python.is_counted(copy, object) && !is_in_object(python, copy, object));
