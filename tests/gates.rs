@@ -149,10 +149,10 @@ const WAYS: [Way; 22] = [
         name: "damaged holders",
         source: Source::Log,
         remove: |path| {
-            Some(path.with_extension("culeak-why"))
-                .filter(|path| path.exists())
-                .iter()
-                .for_each(|path| cut(path))
+            let holders = path.with_extension("culeak-why");
+            if holders.exists() {
+                cut(&holders);
+            }
         },
         touches: |of| of == Holders,
     },
@@ -422,10 +422,15 @@ fn no_rule_passes_unless_all_that_it_speaks_of_was_seen() {
                 assert!(text.contains("failed: 9 MiB in 9 blocks held, "), "{rule}: {text}");
                 continue;
             }
+            // Which few blocks were chosen is chance.
+            if way.source == Source::Limited {
+                let may_pass = !(way.touches)(kind) && !rule.contains("count=");
+                assert!(may_pass || code != Some(0), "{rule}, {}: {text}", way.name);
+                continue;
+            }
             // Call sites of marks are not compared if stacks were sampled.
             let is_touched = (way.touches)(kind)
                 || way.source == Source::Sampled && rule.contains("--same-as-last")
-                || way.source == Source::Limited && rule.contains("count=")
                 || way.source != Source::Log && kind == Time;
             let expected = if is_touched { Some(2) } else { Some(0) };
             assert_eq!(code, expected, "{rule}, {}: {text}", way.name);
