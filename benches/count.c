@@ -171,7 +171,10 @@ int main(int arguments, char **argument) {
     find_code();
     pid_t child = fork();
     if (child == 0) {
-        ptrace(PTRACE_TRACEME, 0, 0, 0);
+        if (ptrace(PTRACE_TRACEME, 0, 0, 0) != 0) {
+            perror("count: it may not trace its child, so it cannot count instructions: ptrace");
+            _exit(1);
+        }
         raise(SIGSTOP);
         cuInit(0);
         open_device();
@@ -181,7 +184,7 @@ int main(int arguments, char **argument) {
         _exit(0);
     }
     int status;
-    waitpid(child, &status, 0);
+    if (waitpid(child, &status, 0) < 0 || !WIFSTOPPED(status)) return 1;
     for (int i = 0; i < 2 * PAIRS; i++) {
         go_on(child);
         count(child, pairs[i / 2].names[i % 2]);

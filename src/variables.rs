@@ -189,14 +189,13 @@ pub const DEPTH_DEFAULT: usize = match usize::from_str_radix(DEPTH.default, 10) 
 const PREFIX: &[u8] = b"CULEAK_";
 
 /// Prefixes of names that belong to the build, the tests and the Python package.
-const OTHERS: [&str; 14] = [
+const OTHERS: [&str; 13] = [
     "CULEAK_AUDIT_",
     "CULEAK_BIN",
     "CULEAK_BLESS",
     "CULEAK_CUDART",
     "CULEAK_FAKE_",
     "CULEAK_HOLD_",
-    "CULEAK_NVTX_INCLUDE",
     "CULEAK_PREBUILT_",
     "CULEAK_PYTEST",
     "CULEAK_PYTHON",

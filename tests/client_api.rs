@@ -4,6 +4,7 @@ use culeak::kind::Kind::*;
 use culeak::point::Point;
 use culeak::snapshot::{Pages, Snapshot, Stream};
 
+use crate::cudart::cudart;
 use crate::support::claims::Claims;
 use crate::support::compile::executable;
 use crate::support::{Profile, fake_driver, profile, program, shim};
@@ -238,12 +239,10 @@ fn without_the_variable_nvtx_finds_no_tool() {
     outcome.only_snapshot().expect_kinds(&[Device]);
 }
 
-/// `CULEAK_NVTX_INCLUDE`: the folder that holds `nvtx3/`, as Python's package nvidia-nvtx installs it.
 #[test]
-#[ignore = "needs NVIDIA's header: pip download nvidia-nvtx, unpack it, then CULEAK_NVTX_INCLUDE=…/include cargo test -p culeak-cli --test main -- --ignored nvidias_own"]
+#[ignore = "needs pip"]
 fn regions_registered_through_nvidias_own_header_are_blocks_of_their_heap() {
-    let folder = std::env::var("CULEAK_NVTX_INCLUDE").expect("CULEAK_NVTX_INCLUDE names the folder that holds nvtx3/");
-    let include = format!("-I{folder}");
+    let include = format!("-I{}", cudart().join("nvtx/include").display());
     let victim = executable("nvtx", &["-DREAL_HEADER", &include], &[fake_driver()]);
     let outcome = program(victim)
         .arg("regions")

@@ -72,13 +72,23 @@ const LIMITS: [(&str, [f64; 4], f64); 13] = [
 ];
 
 #[test]
+#[ignore = "needs ptrace"]
 fn events_take_as_many_instructions_as_they_did() {
     expect_within(&LIMITS, count().run());
 }
 
 #[test]
+#[ignore = "needs ptrace"]
 fn a_block_that_sampling_leaves_out_takes_half_of_the_instructions() {
     expect_within(&SAMPLED, count().setting("CULEAK_SAMPLE", "1TiB").run());
+}
+
+#[test]
+fn where_ptrace_is_refused_the_counter_says_so() {
+    let forbids = executable("forbids", &["-DFORBIDDEN=SYS_ptrace"], &[]);
+    let outcome = count().bare().wrapped_in(&[forbids.to_str().expect("a path")]).run();
+    assert_eq!(outcome.status.code(), Some(1));
+    assert!(outcome.stderr.contains("may not trace its child"), "{}", outcome.stderr);
 }
 
 fn expect_within(limits: &[(&str, [f64; 4], f64)], recorded: Outcome) {

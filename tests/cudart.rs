@@ -130,8 +130,8 @@ fn a_failed_request_through_a_runtime_has_the_name_of_its_call() {
     assert!(failed.contains(&("cudaMalloc", 64 << 40, 2)), "{failed:?}");
 }
 
-/// NVIDIA's runtimes, downloaded once into the target folder.
-fn cudart() -> &'static Path {
+/// NVIDIA's runtimes and the headers of NVTX, downloaded once into the target folder.
+pub fn cudart() -> &'static Path {
     static FETCHED: OnceLock<PathBuf> = OnceLock::new();
     FETCHED.get_or_init(|| {
         let folder = match std::env::var_os("CULEAK_CUDART") {
@@ -145,7 +145,7 @@ fn cudart() -> &'static Path {
         let fetch = fetch.expect("sh runs");
         assert!(
             fetch.status.success(),
-            "cannot download NVIDIA's cudart, which these claims need: allow network and pip once, or set CULEAK_CUDART to \
+            "cannot download NVIDIA's cudart and NVTX, which these claims need: allow network and pip once, or set CULEAK_CUDART to \
              its folder\n{}",
             String::from_utf8_lossy(&fetch.stderr)
         );

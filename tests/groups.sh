@@ -2,21 +2,38 @@
 # Runs the tests that `cargo test` leaves out because they need more than Rust, a C compiler and python3. A group is named by
 # what it needs: its tests are marked `#[ignore = "needs root"]`, for example.
 #
-#     tests/groups.sh [OPTION OF CARGO TEST ...]      all groups; fails if a test of a group fails or does not run
+#     tests/groups.sh [OPTION OF CARGO TEST ...]      all groups but three; fails if a test of a group fails or does not run
+#     tests/groups.sh --only GROUP [OPTION ...]       one group
 #     tests/groups.sh --list
+#     tests/groups.sh --others                        the packages that `cargo test` leaves out, as options of it
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."
 
+# These are large or long: minutes, CPython 3.14 (TRACE_PYTHON is one), PyTorch with numpy (TORCH_PYTHON has it).
+large=("CPython 3.14" "minutes" "PyTorch")
 groups=("g++" "git" "jemalloc, tcmalloc and mimalloc" "musl-gcc" "pip" "ptrace" "root" "the headers and the library of Python")
+
+if [ "${1:-}" = --others ]; then
+    cargo metadata --no-deps --format-version 1 --locked | python3 -c '
+import json, sys
+tree = json.load(sys.stdin)
+usual = set(tree["workspace_default_members"])
+print(*("-p " + package["name"] for package in tree["packages"] if package["id"] not in usual))'
+    exit
+fi
 
 tests_of() { # tests_of GROUP: the names of its tests
     git ls-files '*.rs' | xargs grep -hA1 -F "#[ignore = \"needs $1\"]" | sed -n 's/^ *fn \([a-z0-9_]*\).*/\1/p'
 }
 
+unknown=$(git ls-files '*.rs' | xargs grep -nE '^ *#\[ignore' | grep -vF 'ignore = "run by ' |
+    grep -vFf <(printf '[ignore = "needs %s"]\n' "${groups[@]}" "${large[@]}")) || true
+[ -z "$unknown" ] || { printf 'tests of no group:\n%s\n' "$unknown" >&2; exit 1; }
 if [ "${1:-}" = --list ]; then
-    for group in "${groups[@]}"; do printf '%4d  needs %s\n' "$(tests_of "$group" | wc -l)" "$group"; done
+    for group in "${groups[@]}" "${large[@]}"; do printf '%4d  needs %s\n' "$(tests_of "$group" | wc -l)" "$group"; done
     exit
 fi
+[ "${1:-}" != --only ] || { groups=("$2"); shift 2; }
 names=() wanted=0
 for group in "${groups[@]}"; do
     mapfile -t found < <(tests_of "$group")
@@ -26,7 +43,8 @@ for group in "${groups[@]}"; do
 done
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-cargo test "$@" -- --ignored "${names[@]}" 2>&1 | tee "$log"
+# shellcheck disable=SC2046
+{ cargo test "$@" -- --ignored "${names[@]}" && cargo test "$@" $(tests/groups.sh --others) -- --ignored "${names[@]}"; } 2>&1 | tee "$log"
 passed=$(sed -n 's/^test result: ok\. \([0-9]*\) passed.*/\1/p' "$log" | awk '{ sum += $1 } END { print sum + 0 }')
 echo "$passed tests of groups passed, $wanted wanted"
 [ "$passed" -ge "$wanted" ]

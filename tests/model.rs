@@ -314,7 +314,7 @@ fn number(variable: &str, otherwise: u64) -> u64 {
 
 #[test]
 fn random_programs_are_recorded_as_the_model_says() {
-    let (first, programs) = (number("CULEAK_MODEL_SEED", 1), number("CULEAK_MODEL_PROGRAMS", 200));
+    let (first, programs) = (number("CULEAK_MODEL_SEED", 1), number("CULEAK_MODEL_PROGRAMS", 100));
     // How many programs there are for each that a command reads; 1: commands read all.
     let every = number("CULEAK_MODEL_COMMANDS", 4);
     // `Command`, for example, to ask commands alone.
@@ -377,7 +377,7 @@ fn relations_hold_for_a_python_script_and_for_tensors() {
         .arg(crate::support::sources().join("victims/ends.py"))
         .arg("model");
     let programs = [script, tensors("leaks", &torch(1, &[]))];
-    let stride = if number("CULEAK_MODEL_PROGRAMS", 200) < 1000 {
+    let stride = if number("CULEAK_MODEL_PROGRAMS", 100) < 1000 {
         6
     } else {
         1

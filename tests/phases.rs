@@ -2,6 +2,7 @@
 
 use culeak::snapshot::{Phase, Snapshot};
 
+use crate::cudart::cudart;
 use crate::support::compile::executable;
 use crate::support::outcome::{Outcome, recordings_in};
 use crate::support::{Profile, culeak, fake_driver, profile, program, shim};
@@ -181,12 +182,10 @@ fn phases_of_the_client_api_nest_with_ranges() {
     profile("phases").arg("client").bare().run().expect_success();
 }
 
-/// `CULEAK_NVTX_INCLUDE`: the folder that holds `nvtx3/`, as Python's package nvidia-nvtx installs it.
 #[test]
-#[ignore = "needs NVIDIA's header: pip download nvidia-nvtx, unpack it, then CULEAK_NVTX_INCLUDE=…/include cargo test -p culeak-cli --test main -- --ignored nvidias_own"]
+#[ignore = "needs pip"]
 fn ranges_through_nvidias_own_header_are_phases() {
-    let folder = std::env::var("CULEAK_NVTX_INCLUDE").expect("CULEAK_NVTX_INCLUDE names the folder that holds nvtx3/");
-    let include = format!("-I{folder}");
+    let include = format!("-I{}", cudart().join("nvtx/include").display());
     let victim = executable("phases", &["-DREAL_HEADER", &include], &[fake_driver()]);
     let run = |behaviour: &str| {
         let run = program(&victim).arg(behaviour);

@@ -3,7 +3,9 @@
 //! The options of a command are in that command's own file, beside the code that they configure.
 
 use std::collections::BTreeSet;
+use std::error::Error;
 use std::ffi::OsString;
+use std::num::ParseIntError;
 use std::path::Path;
 
 use clap::builder::{PossibleValuesParser, StyledStr};
@@ -181,7 +183,7 @@ pub fn parse(words: &[OsString]) -> Result<(Arguments, Asked), clap::Error> {
     if words.iter().take_while(|word| *word != "--").any(|word| word == "-h") {
         command = shortened(command);
     }
-    let matches = command.try_get_matches_from_mut(words).map_err(with_hint)?;
+    let matches = command.try_get_matches_from_mut(words)?;
     let asked = matches.subcommand().and_then(|(name, matches)| {
         let command = command.find_subcommand(name)?;
         Some(Asked::of(command, matches))
@@ -207,35 +209,20 @@ pub fn command() -> clap::Command {
     grouped(whole)
 }
 
-fn with_hint(mut error: clap::Error) -> clap::Error {
-    // No command has a value that begins like an option.
-    if error.kind() == ErrorKind::UnknownArgument {
-        error.remove(ContextKind::Suggested);
-    }
-    if error.kind() != ErrorKind::InvalidSubcommand {
-        return error;
-    }
-    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else {
-        return error;
-    };
-    let hint = match HINTS.iter().find(|(name, _)| name == word) {
-        Some((_, hint)) => Some((*hint).to_owned()),
-        None if help::guides().any(|name| name == word) => Some(format!("to read this guide: culeak help {word}")),
-        None if error.get(ContextKind::SuggestedSubcommand).is_none()
-            && preload::examine(word.as_ref(), &[]).is_ok() =>
-        {
-            Some(format!("to record this program: culeak run -- {} …", Escaped(word)))
+/// What to type instead of a command that does not exist.
+fn no_command(word: &str) -> String {
+    let whole = public();
+    let near = help::nearest(word, whole.get_subcommands().map(clap::Command::get_name));
+    let hint = match HINTS.iter().find(|(name, _)| *name == word) {
+        Some((_, hint)) => (*hint).to_owned(),
+        None if help::guides().any(|name| name == word) => format!("to read this guide: culeak help {word}"),
+        None if !near.is_empty() => format!("did you mean {}?", near.join(" or ")),
+        None if preload::examine(word.as_ref(), &[]).is_ok() => {
+            format!("to record this program: culeak run -- {} …", Escaped(word))
         }
-        None => None,
+        None => "culeak help lists all".to_owned(),
     };
-    if let Some(hint) = hint {
-        error.remove(ContextKind::SuggestedSubcommand);
-        error.insert(
-            ContextKind::Suggested,
-            ContextValue::StyledStrs(vec![StyledStr::from(hint)]),
-        );
-    }
-    error
+    format!("culeak has no command {}; {hint}", Escaped(word))
 }
 
 /// What to type instead, where clap's own message names only an argument. `words`: those of the command line.
@@ -245,6 +232,9 @@ pub fn sentence(error: &clap::Error, words: &[OsString]) -> Option<String> {
         Some(ContextValue::Strings(texts)) => texts.clone(),
         _ => Vec::new(),
     };
+    if let Some(word) = texts(ContextKind::InvalidSubcommand).first() {
+        return Some(no_command(word));
+    }
     let named = texts(ContextKind::InvalidArg);
     let first = named.first()?;
     let bare = |argument: &str| argument.split([' ', '[', '=']).next().unwrap_or_default().to_owned();
@@ -272,8 +262,35 @@ pub fn sentence(error: &clap::Error, words: &[OsString]) -> Option<String> {
         }
         ErrorKind::UnknownArgument => {
             let usage = error.get(ContextKind::Usage)?.to_string();
-            let command = usage.trim_start_matches("Usage:").trim().split(' ').nth(1)?;
-            unknown(command, first)
+            let usage = usage.lines().next()?.trim_start_matches("Usage:").trim();
+            if !first.starts_with('-') {
+                return Some(format!("{} is one argument too many; type: {usage}", Escaped(first)));
+            }
+            let is_number = |word: &str| word.starts_with(&**first) && word.parse::<f64>().is_ok();
+            if let Some(number) = words
+                .iter()
+                .filter_map(|word| word.to_str())
+                .find(|word| is_number(word))
+            {
+                return Some(format!("{number}: no value of an option is below 0"));
+            }
+            let command = usage.split(' ').nth(1).filter(|word| !word.starts_with('['));
+            Some(unknown(command, first, &texts(ContextKind::SuggestedArg)))
+        }
+        ErrorKind::ValueValidation => {
+            let source = error.source()?;
+            let range = source.to_string();
+            let range = range
+                .split_once(" is not in ")
+                .and_then(|(_, range)| range.split_once("..="));
+            let why = match range {
+                Some((least, most)) => format!("expected a whole number from {least} to {most}"),
+                None if source.is::<ParseIntError>() => "expected a whole number".to_owned(),
+                None => source.to_string(),
+            };
+            let option = when(first.starts_with('-'), || format!("{} ", bare(first)));
+            let value = texts(ContextKind::InvalidValue).concat();
+            Some(format!("{option}{}: {why}", Escaped(&value)))
         }
         ErrorKind::ArgumentConflict => {
             let mut others = texts(ContextKind::PriorArg);
@@ -300,11 +317,13 @@ pub fn sentence(error: &clap::Error, words: &[OsString]) -> Option<String> {
     }
 }
 
-/// Where an option belongs that this command does not have.
-fn unknown(command: &str, option: &str) -> Option<String> {
+/// Where an option belongs that this command, or `culeak` itself, does not have.
+fn unknown(command: Option<&str>, option: &str, similar: &[String]) -> String {
+    let command = command.map(|command| format!(" {command}")).unwrap_or_default();
+    let refused = format!("culeak{command} has no {}", Escaped(option));
     let instead = INSTEAD.iter().find(|(name, _)| *name == option);
     if let Some((_, instead)) = instead {
-        return Some(format!("culeak {command} has no {option}; type: {instead}"));
+        return format!("{refused}; type: {instead}");
     }
     let whole = public();
     let has_it = |command: &&clap::Command| {
@@ -313,12 +332,13 @@ fn unknown(command: &str, option: &str) -> Option<String> {
     };
     let others = whole.get_subcommands().filter(has_it);
     let others: Vec<String> = others.map(|command| format!("culeak {}", command.get_name())).collect();
-    (!others.is_empty()).then(|| {
-        format!(
-            "culeak {command} has no {option}; it is an option of {}",
-            others.join(", ")
-        )
-    })
+    if !others.is_empty() {
+        return format!("{refused}; it is an option of {}", others.join(", "));
+    }
+    let near = when(!similar.is_empty(), || {
+        format!("did you mean {}? ", similar.join(" or "))
+    });
+    format!("{refused}; {near}culeak help{command} lists all")
 }
 
 /// `--output` and `-o`.

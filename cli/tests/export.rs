@@ -67,7 +67,7 @@ fn stdout(words: &[&str]) -> String {
 }
 
 #[test]
-#[ignore = "writes the snapshots that tests/formats/run.sh exports: CULEAK_SAMPLES=FOLDER"]
+#[ignore = "run by tests/formats/run.sh: CULEAK_SAMPLES=FOLDER"]
 fn samples_for_other_programs() {
     let folder = std::env::var_os("CULEAK_SAMPLES").expect("CULEAK_SAMPLES names a folder");
     write_samples(Path::new(&folder));

@@ -188,7 +188,11 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
     let mut rows = comparison.sites(Measure::Bytes, rows, paired.as_ref());
     unseen.append(&mut comparison.unseen);
     let mut breaches = comparison.breaches;
-    let (of_classes, unclassed) = classes::judge(snapshot, &groups, &judged, &stacks, rules, &mut rows);
+    let (of_classes, unclassed) = {
+        // Blocks whose stacks were left out are no part of sums by stack.
+        let records = records.as_ref().map_or(&judged, |records| &records.judged);
+        classes::judge(snapshot, &groups, records, &stacks, rules, &mut rows)
+    };
     breaches.extend(of_classes);
     unseen.extend(classes::unseen(snapshot, unclassed, rules));
     let mut warnings = warnings::of(snapshot, &groups, &stacks, &mut sieve, rules);

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Fetches NVIDIA's CUDA runtime, 12 and 13, from Python packages:
-#   fetch_cudart.sh DIR   ->   DIR/12/include DIR/12/lib DIR/13/include DIR/13/lib
+# Fetches NVIDIA's CUDA runtime, 12 and 13, and the headers of NVTX from Python packages:
+#   fetch_cudart.sh DIR   ->   DIR/12/include DIR/12/lib DIR/13/include DIR/13/lib DIR/nvtx/include/nvtx3
 # Each lib folder holds the shared libcudart.so.N and libcudart_static.a. Does nothing if they are already there.
 set -eu
 
@@ -28,7 +28,7 @@ install() { # package, major version
     mv "$work/$2" "$dir/$2"
 }
 
-if [ -e "$dir/12/lib/libcudart.so.12" ] && [ -e "$dir/13/lib/libcudart.so.13" ]; then
+if [ -e "$dir/12/lib/libcudart.so.12" ] && [ -e "$dir/13/lib/libcudart.so.13" ] && [ -e "$dir/nvtx/include/nvtx3" ]; then
     exit 0
 fi
 work=$(mktemp -d "$dir/fetching.XXXXXX")
@@ -39,3 +39,6 @@ fetch nvidia-cuda-runtime-cu12 '12.9.*'
 fetch nvidia-cuda-runtime '13.*'
 install nvidia-cuda-runtime-cu12 12
 install nvidia-cuda-runtime 13
+fetch nvidia-nvtx '13.*'
+mkdir -p "$dir/nvtx/include"
+cp -r "$(find "$work/nvidia-nvtx" -type d -name nvtx3)" "$dir/nvtx/include/"

@@ -16,10 +16,12 @@ static NOINLINE CUdeviceptr work(size_t bytes) {
     return address;
 }
 
-/* rounds <n>: keeps 4 MiB at each of two call sites; at each of n marks "m" another MiB is held, which is freed afterwards. */
+CUdeviceptr kept[8];
+
+/* rounds <n>: keeps 4 MiB at each of two call sites, in a global; at each of n marks "m" another MiB is held, which is freed afterwards. */
 static void rounds(void) {
     start_cuda();
-    for (int i = 0; i < 4; i++) keep(1 << 20), work(1 << 20);
+    for (int i = 0; i < 4; i++) kept[2 * i] = keep(1 << 20), kept[2 * i + 1] = work(1 << 20);
     for (int round = 0; round < atoi(arguments[0]); round++) {
         CUdeviceptr block = work(1 << 20);
         culeak_mark("m");

@@ -416,6 +416,7 @@ fn addresses_that_python_keeps_as_values_hold() {
 }
 
 #[test]
+#[ignore = "needs ptrace"]
 fn a_register_of_a_running_thread_holds_if_the_process_is_stopped() {
     let folder = tempfile::tempdir().unwrap();
     let executable = folder.path().join("registers");

@@ -221,8 +221,8 @@ struct Real {
 
 impl Real {
     fn start(script: &str) -> Real {
-        let python = std::env::var_os("CULEAK_TORCH_PYTHON");
-        let python = python.expect("CULEAK_TORCH_PYTHON is an interpreter with PyTorch");
+        let python = std::env::var_os("TORCH_PYTHON");
+        let python = python.expect("TORCH_PYTHON is an interpreter with PyTorch");
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pytorch").join(script);
         let mut command = Command::new(python);
         let command = command.arg(script).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -255,7 +255,7 @@ impl Real {
 
 /// What each global retains is freed when it is deleted: the program says how much that is.
 #[test]
-#[ignore = "needs PyTorch: CULEAK_TORCH_PYTHON is an interpreter that has it"]
+#[ignore = "needs PyTorch"]
 fn deleting_a_global_of_a_program_with_pytorch_frees_what_it_retains() {
     let Real {
         mut child,
@@ -300,7 +300,7 @@ fn deleting_a_global_of_a_program_with_pytorch_frees_what_it_retains() {
 
 /// Which cycles PyTorch's objects are on, and whether Python's collector frees them: it is run, and the memory is searched again.
 #[test]
-#[ignore = "needs PyTorch: CULEAK_TORCH_PYTHON is an interpreter that has it"]
+#[ignore = "needs PyTorch"]
 fn cycles_through_python_and_cpp_are_told_and_freed_as_it_is_said() {
     let Real {
         mut child,
@@ -361,7 +361,7 @@ fn cycles_through_python_and_cpp_are_told_and_freed_as_it_is_said() {
 
 /// Modules own parameters, buffers, gradients, the state of optimizers, and what is in their attributes: the program says which.
 #[test]
-#[ignore = "needs PyTorch: CULEAK_TORCH_PYTHON is an interpreter that has it"]
+#[ignore = "needs PyTorch"]
 fn each_storage_has_the_module_that_owns_it() {
     let Real {
         mut child,
@@ -401,7 +401,7 @@ fn each_storage_has_the_module_that_owns_it() {
 /// The type and the sizes of the tensor that leads to each storage: the program says which. Nothing is said of one that has more
 /// elements than its storage.
 #[test]
-#[ignore = "needs PyTorch: CULEAK_TORCH_PYTHON is an interpreter that has it"]
+#[ignore = "needs PyTorch"]
 fn each_storage_has_the_type_and_the_sizes_of_its_tensor() {
     let Real {
         mut child,

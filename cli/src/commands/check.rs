@@ -241,7 +241,9 @@ fn verdicts<'a>(loaded: &'a [Loaded], rules: &'a Rules) -> Vec<(&'a str, Verdict
 /// its last marks. A process id, or a snapshot of a running process, selects its present memory, as `--at exit` does, so nothing is missing.
 pub fn has_ended(item: &mut Loaded, rules: &Rules) {
     let path = PathBuf::from(&item.source);
-    let is_selected = item.root.is_some() || rules.at.is_some() && item.snapshot.taken.automatic.is_some();
+    // An automatic snapshot has what came before it, and no later peak.
+    let is_of_past = rules.at.as_ref().is_some_and(|at| *at != Point::Peak);
+    let is_selected = item.root.is_some() || is_of_past && item.snapshot.taken.automatic.is_some();
     // Without the file, whose name is not UTF-8, it may be a recording.
     let is_unknown = item.source.contains(char::REPLACEMENT_CHARACTER) && !path.exists();
     if is_selected || !is_unknown && load::must_be_recording(&path).is_err() {

@@ -167,6 +167,67 @@ fn a_wrong_size_or_time_is_reported_with_what_is_expected() {
 }
 
 #[test]
+fn a_wrong_word_is_answered_with_what_to_type() {
+    for (words, expected) in [
+        (
+            &["report", "x", "--top", "-1"][..],
+            "-1: no value of an option is below 0",
+        ),
+        (
+            &["report", "x", "--min-bytes", "-1.5"],
+            "-1.5: no value of an option is below 0",
+        ),
+        (&["report", "x", "--top", "abc"], "--top abc: expected a whole number"),
+        (
+            &["run", "--depth", "x", "--", "true"],
+            "--depth x: expected a whole number",
+        ),
+        (
+            &["run", "--depth", "0", "--", "true"],
+            "--depth 0: expected a whole number from 1 to 256",
+        ),
+        (
+            &["no-such-name"],
+            "culeak has no command no-such-name; culeak help lists all",
+        ),
+        (
+            &["reprot", "x"],
+            "culeak has no command reprot; did you mean report or export?",
+        ),
+        (
+            &["record", "x"],
+            "culeak has no command record; did you mean 'culeak run'?",
+        ),
+        (
+            &["report", "x", "--nothing"],
+            "culeak report has no --nothing; culeak help report lists all",
+        ),
+        (
+            &["report", "x", "--min-byte", "4"],
+            "culeak report has no --min-byte; did you mean --min-bytes? culeak help report lists all",
+        ),
+        (&["--nothing"], "culeak has no --nothing; culeak help lists all"),
+        (
+            &["shim-path", "x"],
+            "x is one argument too many; type: culeak shim-path",
+        ),
+        (
+            &["help", "reprot"],
+            "reprot: neither a command nor a guide; did you mean report or",
+        ),
+    ] {
+        let folder = folder();
+        let output = culeak(folder.path()).args(words).output().expect("culeak starts");
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        let message = stderr(&output).replace("\n       ", " ");
+        assert!(
+            message.starts_with(&format!("culeak: error: {expected}")),
+            "{words:?}: {message}"
+        );
+    }
+}
+
+#[test]
 fn help_lists_the_variables() {
     let folder = folder();
     let output = culeak(folder.path()).args(["help", "environment"]).output();

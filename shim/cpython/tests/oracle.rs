@@ -153,9 +153,8 @@ fn frames_are_those_that_python_reports() {
 }
 
 /// A greenlet's part of the C stack is copied elsewhere while it is suspended.
-/// `cargo test -p culeak-cpython --test oracle -- --ignored greenlets`
 #[test]
-#[ignore = "has pip fetch the package greenlet"]
+#[ignore = "needs pip"]
 fn frames_of_greenlets_are_those_that_python_reports() {
     let mut tested = 0;
     for python in recorded() {
@@ -336,9 +335,8 @@ fn threads_that_outlive_the_interpreter_are_safe_where_freed_memory_is_unmapped(
     interpreters_end(1, &UNMAPPED);
 }
 
-/// `cargo test -p culeak-cpython --test oracle -- --ignored`: five minutes.
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "needs minutes"]
 fn threads_that_outlive_the_interpreter_are_safe_a_hundred_times() {
     interpreters_end(50, &OVERWRITTEN);
     interpreters_end(50, &UNMAPPED);

@@ -152,8 +152,8 @@ fn stacks_through_the_interpreter() {
 /// With PyTorch and numpy, which are too large for every test run:
 /// `TORCH_PYTHON=…/bin/python cargo test --release -p culeak-walker --test python -- --ignored --nocapture`.
 #[test]
-#[ignore = "needs a Python with PyTorch and numpy"]
+#[ignore = "needs PyTorch"]
 fn a_hundred_thousand_stacks_of_pytorch() {
-    let python = std::env::var("TORCH_PYTHON").unwrap_or_else(|_| "python3".into());
+    let python = std::env::var("TORCH_PYTHON").expect("TORCH_PYTHON is an interpreter with PyTorch and numpy");
     assert!(compared(&python, &TRAINING.replace("STEPS", "100"), "pytorch") > 100_000);
 }

@@ -51,7 +51,9 @@ pub(super) fn judge(
         }
         let path = paths.get(&(row.address, row.time_ns));
         unknown.is_all &= path.is_none();
+        let is_left_out = row.stack.is_some() && snapshot.sampling.is_some_and(|of| of.left_out == row.stack);
         match path {
+            Some(&path) if classes.contains(&path.class) && is_left_out => unknown.left_out.add(row.bytes),
             Some(&path) if classes.contains(&path.class) => {
                 let site = stacks.get(row.stack).site_fingerprint;
                 let site = (site, stacks.is_pool(row.call.kind, row.stack));
@@ -91,6 +93,8 @@ pub(super) struct Unknown {
     tally: Tally,
     /// It is all of it.
     is_all: bool,
+    /// Blocks that fail, unless a suppression matches their stacks, which were left out.
+    left_out: Tally,
 }
 
 impl Unknown {
@@ -102,24 +106,34 @@ impl Unknown {
 }
 
 /// What holds judged memory, if it is not known.
-pub(super) fn unseen(snapshot: &Snapshot, unknown: Unknown, rules: &Rules) -> Option<Unseen> {
+pub(super) fn unseen(snapshot: &Snapshot, unknown: Unknown, rules: &Rules) -> Vec<Unseen> {
     const REASONS: usize = 3;
     let classes: Vec<&str> = rules.limits.classes.iter().map(|class| class.name()).collect();
     let rule = format!("--fail-on {}", classes.join(","));
     if lacks_holders(snapshot, rules) {
-        return Some(Unseen::all(
+        return vec![Unseen::all(
             rule,
             "what holds its memory at this point is not known",
             "record with culeak run --why, or name a running process",
-        ));
+        )];
+    }
+    let mut unseen = Vec::new();
+    if unknown.left_out.count > 0 {
+        let what = format!(
+            "{} would fail, but sampling left out their stacks, which a suppression may match",
+            in_blocks(unknown.left_out)
+        );
+        let next = "record with a smaller --sample, or without it";
+        unseen.push(Unseen::part(rule.clone(), what, next));
     }
     if unknown.tally.count == 0 || unknown.is_freed(snapshot) {
-        return None;
+        return unseen;
     }
     let limits = snapshot.holders.iter().flat_map(|holders| &holders.search.limits);
     let reasons: String = limits.take(REASONS).map(|reason| format!(" ({reason})")).collect();
     let what = format!("what holds {} is not known{reasons}", in_blocks(unknown.tally));
-    Some(Unseen::part(rule, what, "judge other memory with --kind"))
+    unseen.push(Unseen::part(rule, what, "judge other memory with --kind"));
+    unseen
 }
 
 /// `128 KiB in 1 block`.

@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_long_history_covers_the_whole_life_with_few_points() {
-        let history = history(700, |second| second << 12);
+        let history = history(280, |second| second << 12);
         assert!(
             (POINTS_MAX / 2 - 1..POINTS_MAX).contains(&history.points()),
             "{}",

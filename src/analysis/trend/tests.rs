@@ -168,7 +168,7 @@ fn of_1000_bounded_series_at_most_4_are_false_alarms() {
 
 /// Twenty times as many, for a more precise rate. docs/measurements.md has the command.
 #[test]
-#[ignore = "a minute in a debug build"]
+#[ignore = "needs minutes"]
 fn of_20000_bounded_series_at_most_80_are_false_alarms() {
     let classes = classify(&BOUNDED, 2500);
     println!("{classes:#?}");

@@ -202,7 +202,7 @@ fn print(what: &str, times: &[Times]) {
 }
 
 #[test]
-#[ignore = "a benchmark; see the module's comment"]
+#[ignore = "needs minutes"]
 fn a_million_live_allocations() {
     let folder = tempfile::tempdir().expect("a folder");
     for stacks in [1_000, 50_000] {

@@ -122,7 +122,7 @@ fn without_chosen_blocks_of_a_suppression_the_total_is_judged_but_for_what_may_b
 /// Of leaks of which few blocks are chosen, at most 1 in 400 exceeds a limit and passes.
 #[test]
 fn estimates_from_few_blocks_do_not_let_leaks_pass() {
-    const RUNS: u64 = 1200;
+    const RUNS: u64 = 400;
     for (size, count) in [(64 * KIB, 20), (64 * KIB, 80), (256 * KIB, 10), (256 * KIB, 20)] {
         let mut passed = 0;
         for seed in 0..RUNS {

@@ -251,6 +251,27 @@ fn a_rule_passes_only_if_all_that_it_speaks_of_was_seen() {
     }
 }
 
+#[test]
+fn a_lost_block_does_not_pass_because_its_stack_was_left_out() {
+    let (_, rules) = rules().swap_remove(7);
+    assert_eq!(rules.limits.classes, [Class::Lost].into());
+    let mut snapshot = whole();
+    leave_out_a_stack(&mut snapshot);
+    let holders = snapshot.holders.as_mut().expect("searched");
+    holders.paths.push(HolderPath {
+        class: Class::Lost,
+        ..holders.paths[0].clone()
+    });
+    holders.blocks.last_mut().expect("blocks").path = 1;
+    let found = verdict(&snapshot, &rules);
+    assert_eq!(found.outcome, Outcome::NoVerdict, "{:?}", found.unseen);
+    assert!(
+        found.unseen[0].what.contains("left out their stacks"),
+        "{:?}",
+        found.unseen
+    );
+}
+
 /// The recording at the point that the rules judge.
 fn at_point(rules: &Rules) -> Snapshot {
     let mut snapshot = whole();
