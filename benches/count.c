@@ -4,9 +4,9 @@
  * calls; and how many lines of 64 bytes of culeak's code are executed: figures that do not depend on the load of the machine. Linked with a driver that does nothing (tests/victims/tiny_driver.c with -DANSWERS_IOCTL) and
  * a libc10_cuda that only reports (tests/victims/tiny_c10_cuda.c); x86-64 only.
  *
- *   CULEAK_TEST_MAJOR=1 count FRAMES
+ *   count FRAMES
  *
- * The variable makes culeak take /dev/null for NVIDIA's device. A child calls everything at the end of a stack of FRAMES frames
+ * That driver makes culeak take /dev/null for NVIDIA's device. A child calls everything at the end of a stack of FRAMES frames
  * until all is warm; then the parent steps through ten calls of each and prints the means, including this program and the driver,
  * and the number of different lines in all ten. */
 #include <signal.h>

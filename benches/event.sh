@@ -31,7 +31,7 @@ culeak=$(realpath "${1:-target/release/culeak}")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 build "$work"
-export LD_LIBRARY_PATH=$work/driver CULEAK_OUTPUT=$work/ CULEAK_QUIET=1 CULEAK_TEST_MAJOR=1
+export LD_LIBRARY_PATH=$work/driver CULEAK_OUTPUT=$work/ CULEAK_QUIET=1
 shim=$("$culeak" shim-path)
 
 # rows NAME FRAMES THREADS COMMAND…: a line for each way of the process

@@ -1,6 +1,6 @@
 /* Requests to the kernel driver as CUDA's driver makes them (src/rm.rs), on /dev/null. They succeed if the program is linked with
- * tests/victims/tiny_driver.c, built with -DANSWERS_IOCTL, and are recorded if CULEAK_TEST_MAJOR is 1: culeak then takes
- * /dev/null for NVIDIA's device. */
+ * tests/victims/tiny_driver.c, built with -DANSWERS_IOCTL, which also makes
+ * culeak take /dev/null for NVIDIA's device. */
 #include <fcntl.h>
 #include <stdint.h>
 

@@ -145,6 +145,8 @@ variables! {
         "size: take a stack once every so many bytes on average (`512KiB`); `0`: for each block; see `docs/sampling.md`";
     STACK_RATE = c"CULEAK_STACK_RATE", number!(0 to 1000000), "1000",
         "with `CULEAK_SAMPLE`: about the most stacks a second in each thread; a thread above this limit uses a larger size; `0`: no limit";
+    SAMPLE_SEED = c"CULEAK_SAMPLE_SEED", number!(0 to 4294967295), "differs",
+        "with `CULEAK_SAMPLE` and a rate of 0: a program with one thread chooses the same blocks in each run";
     DISABLE = c"CULEAK_DISABLE", Values::Switch, "", "`1`: record nothing";
     ONLY = c"CULEAK_ONLY", Values::Text, "all",
         "record only programs whose file name matches this pattern (`*` and `?`)";

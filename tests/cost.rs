@@ -24,7 +24,6 @@ fn count() -> Profile {
     );
     program(executable("../../benches/count", &["-O2"], &[driver, allocator]))
         .arg("20")
-        .env("CULEAK_TEST_MAJOR", "1")
         .without_driver()
 }
 

@@ -54,7 +54,6 @@ fn run(behaviour: &str, layout: &[(String, u32)]) -> Outcome {
     profile("layouts")
         .arg(behaviour)
         .args(&words.join(" "))
-        .env("CULEAK_TEST_MAJOR", "1")
         .with_preload(Preload::AfterCuleak, kernel())
         .run()
 }

@@ -27,7 +27,7 @@ fn sampled(behaviour: &str, mean: &str) -> Outcome {
         .arg(behaviour)
         .setting("CULEAK_SAMPLE", mean)
         .setting("CULEAK_STACK_RATE", "0")
-        .env("CULEAK_TEST_SEED", "1")
+        .env("CULEAK_SAMPLE_SEED", "1")
         .run();
     outcome.expect_success();
     outcome

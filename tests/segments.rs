@@ -24,7 +24,6 @@ pub fn victim(behaviour: &str) -> Profile {
 pub fn with_kernel(profile: Profile) -> Profile {
     profile
         .env("CULEAK_FAKE_KERNEL", "1")
-        .env("CULEAK_TEST_MAJOR", "1")
         .with_preload(Preload::AfterCuleak, kernel())
 }
 

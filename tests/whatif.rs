@@ -16,7 +16,8 @@ const MIB: u64 = 1 << 20;
 /// Of the behaviour `grows`: 40, 42 … 78 MiB, and a small segment.
 const RESERVED: u64 = 1182 * MIB;
 
-fn logged(behaviour: &str, variables: &[(&str, &str)]) -> (Outcome, PathBuf) {
+/// Runs a behaviour of the stand-in for PyTorch with a timeline, and returns its recording, too.
+pub fn logged(behaviour: &str, variables: &[(&str, &str)]) -> (Outcome, PathBuf) {
     let run = tensors(behaviour, &torch(1, &["-DNAMED", "-fno-optimize-sibling-calls"])).env(LOGGED.0, LOGGED.1);
     let outcome = variables
         .iter()

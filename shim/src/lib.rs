@@ -70,7 +70,6 @@ extern "C" fn at_start() {
     recorder::note_main_thread();
     // SAFETY: this library is never unloaded; the handler changes atomics and a variable of the thread.
     unsafe { libc::pthread_atfork(None, None, Some(forked_child)) };
-    effects::segments::configure();
     let (name, address) = frameworks::client_api::EXPORTED;
     resolve::search::look_for_other_copies(name, address());
     hooks::announce_to_audit();

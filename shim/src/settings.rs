@@ -92,9 +92,12 @@ pub fn stack_rate() -> u64 {
     }
 }
 
-/// A fixed start of the generators, for tests.
-pub fn sampling_seed() -> Option<u64> {
-    std::str::from_utf8(variable(c"CULEAK_TEST_SEED")?).ok()?.parse().ok()
+/// A fixed start of the generators.
+pub fn sample_seed() -> Option<u64> {
+    match value(variables::SAMPLE_SEED) {
+        Some(Value::Number(seed)) => Some(seed.into()),
+        _ => None,
+    }
 }
 
 /// Calls `report` for every variable of culeak with an invalid value, and for every name that looks like culeak's but

@@ -44,7 +44,8 @@ use culeak::variables::DEPTH_DEFAULT;
 
 pub use modules::{Closing, unloaded};
 pub use python::{
-    call_at_end, has_script_ended, is_end_wanted, is_finalizing as is_interpreter_finalizing, may_be_ending, prepare,
+    call_at_end, has_script_ended, hides_end, is_end_wanted, is_finalizing as is_interpreter_finalizing, may_be_ending,
+    prepare,
 };
 
 #[unsafe(link_section = ".data.culeak_events")]
@@ -266,7 +267,7 @@ fn store(
         });
     }
     python::record_interpreter(recording, frames == Frames::Native);
-    if python::reads_by_kernel() {
+    if python::reads_by_kernel() || python::hides_end() {
         crate::recorder::watch_end();
     }
     if frames != Frames::Native && !buffers.python.walk(depth) {

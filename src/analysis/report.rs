@@ -36,6 +36,7 @@ use crate::snapshot::{Allocator, Failed, Losses, Mark, ProcessState, Sampling, S
 
 mod advice;
 mod grouping;
+mod host_pools;
 mod sizes;
 mod totals;
 
@@ -96,9 +97,11 @@ pub struct Report<'a> {
     pub trigger: Option<FailedRow<'a>>,
     pub ledger: Ledger<'a>,
     pub by: By,
-    /// By call site or stack: memory that the program itself requested comes before that of CUDA libraries and pools.
+    /// By call site or stack: memory that the program itself requested, or of a pool of which a search found a sure holder, comes
+    /// before that of CUDA libraries and other pools.
     pub rows: Vec<Row<'a>>,
-    /// Memory of caching allocators whose blocks are listed in `rows` instead of it.
+    /// Memory of caching allocators whose blocks are listed in `rows` instead of it; by call site or stack without a filter, also
+    /// rows of pools in host memory of which no search found a sure holder, if all of a pool are below 1 MiB together.
     pub pools: Vec<Row<'a>>,
     /// Memory of caching allocators whose blocks were not recorded, largest first. The filter applies to it.
     pub opaque_pools: Vec<OpaquePool>,
@@ -415,9 +418,15 @@ impl<'a> Report<'a> {
         };
         exact.limit(&mut rows);
         options.sort.apply(&mut rows);
-        if matches!(options.by, By::Site | By::Stack) {
-            rows.sort_by_key(|row| row.library.is_some() || row.pool);
+        let held_by = by_site(snapshot, &stacks, &groups, &options.filter);
+        let is_of_code = matches!(options.by, By::Site | By::Stack);
+        if is_of_code {
+            rows.sort_by_key(|row| row.library.is_some() || row.pool && !host_pools::is_surely_held(row, &held_by));
         }
+        let minor = match is_of_code && options.filter.is_empty() {
+            true => host_pools::take_minor(&mut rows, &held_by),
+            false => Vec::new(),
+        };
         let (mut shown, mut cut): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.bytes >= options.min_bytes);
         let mut rows_cut = other_sizes.as_ref().map_or_else(Cut::default, |(_, others)| *others);
         rows_cut.below_min += cut.len();
@@ -431,6 +440,7 @@ impl<'a> Report<'a> {
         let behind = in_rows.iter().copied().filter(|group| !group.level.is_listed());
         let mut pools = grouping::rows(snapshot, &stacks, behind, options.by, &sorter, STACKS_KEPT);
         exact.limit(&mut pools);
+        pools.extend(minor);
         Sort::Bytes.apply(&mut pools);
         let totals = totals(snapshot, &stacks, &passing);
         let top = options.top_objects;
@@ -477,7 +487,7 @@ impl<'a> Report<'a> {
             },
             source: options.source.clone(),
             modules,
-            held_by: by_site(snapshot, &stacks, &groups, &options.filter),
+            held_by,
             bare_modules: bare_modules(snapshot, &shown),
             allocators: &snapshot.allocators,
             sampling: snapshot.sampling,

@@ -14,6 +14,7 @@ PROGRAMS = [
     "pinned_batches",
     "freed_at_exit",
     "kept_arrays",
+    "kept_modules",
     "kept_model",
     "kept_activations",
 ]
@@ -27,6 +28,29 @@ def the_line_to_blame_is_in_the_first_five(t, name):
     file, line = site(f"answer_{name}")
     first = out.splitlines()[:5]
     expect(any(f"{file}:{line}" in text for text in first), f"{file}:{line} is not in the first five lines:\n{tail(out, 40)}")
+
+
+@claim()
+def modules_of_code_that_are_kept_exist_at_their_line_when_the_script_ends(t):
+    done = t.run(t.python, HERE / "victims" / "fw_answers.py", "kept_modules").must(0)
+    code, out, err = t.cli("report", done.recording(), "--at", "end", "--json")
+    expect_equal(code, 0, f"exit code of culeak report\n{tail(err)}")
+    rows = json.loads(out)["objects"]["rows"]
+    counts = {row["label"].rpartition(".")[2]: row["count"] for row in rows if row["kind"] == "module"}
+    expect_equal(counts.get("reload"), 10, f"modules of reload, among {counts}")
+
+
+@claim()
+def plans_are_held_by_the_cache_and_not_by_words_of_a_library(t):
+    done = t.run(t.python, HERE / "victims" / "fw_answers.py", "kept_plans", options=["--why"]).must(0)
+    code, out, err = t.cli("why", done.recording(), "--json")
+    expect_equal(code, 0, f"exit code of culeak why\n{tail(err)}")
+    origins = json.loads(out)["origins"]
+    text = tail(t.cli("why", done.recording())[1], 40)
+    expect(origins, f"nothing holds the plans\n{text}")
+    expect("libnvrtc" not in json.dumps(origins), f"words of libnvrtc hold memory\n{text}")
+    first = json.dumps(max(origins, key=lambda origin: origin["bytes"])).lower()
+    expect("cache" in first or "arena" in first, f"the first holder is neither CuPy's cache of plans nor its arena\n{text}")
 
 
 # Tensors and bytes of the modules of a TransformerEncoderLayer(512, 8, 2048), with those in them.

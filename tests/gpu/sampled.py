@@ -7,7 +7,7 @@ from harness import claim, expect, expect_equal, tail
 SITES = {"small_blocks": "device", "mixed_blocks": "device", "large_blocks": "async"}
 # A fixed seed: the program's only thread makes the same choice in each run. Without a limit on stacks a second, time decides nothing.
 OPTIONS = ("--sample", "512KiB", "--stack-rate", "0")
-SEED = {"CULEAK_TEST_SEED": "1"}
+SEED = {"CULEAK_SAMPLE_SEED": "1"}
 
 
 def sampled(t, fresh=False):

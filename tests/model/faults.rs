@@ -456,6 +456,39 @@ fn a_command_that_fails_in_any_system_call_answers_or_says_why_not() {
     expect_an_answer(&["diff".as_ref(), first, second], &[0, 2], STRIDE, |_| ());
     // It leaks: no error makes it pass.
     expect_an_answer(&["check".as_ref(), first], &[1, 2], STRIDE, |_| ());
+    // It makes 6,000 calls.
+    expect_an_answer(&["trend".as_ref(), first, second], &[0, 2], [211, 31], |_| ());
+    let (_grows, logged) = crate::whatif::logged("grows", &[]);
+    expect_an_answer(&["whatif".as_ref(), logged.as_os_str()], &[0, 2], STRIDE, |_| ());
+}
+
+#[test]
+#[ignore = "needs ptrace"]
+fn a_file_that_a_command_writes_is_whole_whichever_system_call_fails() {
+    let recorded = run(&busy(), Mode::Plain, None);
+    let recording = recordings_in(&recorded.folder.path().join("out")).remove(0);
+    let folder = folder();
+    // What is left in it if no names can be read.
+    let blocks = |name: &str| -> Vec<String> {
+        let text = fs::read_to_string(folder.path().join(name)).expect("a file");
+        if name.ends_with(".json") {
+            let snapshot: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+            return vec![snapshot["allocations"].to_string()];
+        }
+        assert!(text.ends_with('\n'), "{text}");
+        let columns = |line: &str| line.split(',').take(3).collect();
+        text.lines().map(columns).collect()
+    };
+    for (command, name) in [("snapshot", "out.json"), ("export", "out.csv")] {
+        let (file, usual) = (folder.path().join(name), std::cell::OnceCell::new());
+        let words = [command, "--force", "-o"].map(OsStr::new);
+        let words = [&words[..], &[file.as_os_str(), recording.as_os_str()]].concat();
+        // If the file cannot be replaced, the old one stays.
+        expect_an_answer(&words, &[0, 2], STRIDE, |ran| {
+            let (found, usual) = (blocks(name), usual.get_or_init(|| blocks(name)));
+            assert!(found == *usual, "{command}: {found:?}\n{}", ran.stderr);
+        });
+    }
 }
 
 #[test]

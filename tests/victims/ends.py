@@ -92,7 +92,7 @@ def hold():
     # Never freed.
     forgotten = Block(8000)
     forgotten.__class__ = object_without_free
-    # From 3.12 on, what callbacks free is held at the end.
+    # From 3.9 on, what callbacks free is held at the end.
     early = [Block(9000)]
     atexit.register(early.clear)
     print(json.dumps([sorted(live), early[0].address]), flush=True)
@@ -182,6 +182,16 @@ def allocates_late():
     assert driver.cuMemAlloc_v2(ctypes.byref(never_freed), ctypes.c_size_t(1000)) == 0
     global late
     late = Late()
+
+
+def sys_exit():
+    hold()
+    sys.exit(3)
+
+
+def exception():
+    hold()
+    raise ValueError("nobody catches it")
 
 
 def leave_at_once():

@@ -1,8 +1,9 @@
 /* Takes the place of NVIDIA's kernel driver: a library preloaded after culeak that answers the requests of the CUDA driver on a
-   character device of CULEAK_TEST_MAJOR. It keeps the objects by client and handle, frees what is below a freed one, and adds
+   character device of /dev/null's driver. It keeps the objects by client and handle, frees what is below a freed one, and adds
    up the memory that the process holds. Requests on other files go on to the next definition. It reads and writes the layout of
    driver 580, or that of `fake_kernel_layout`. */
 #define _GNU_SOURCE
+#include "drivers_file.h"
 #include "layout.h"
 #include <dlfcn.h>
 #include <errno.h>
@@ -137,9 +138,7 @@ EXPORT uint64_t fake_kernel_bytes(uint32_t class) {
 
 static int is_drivers(int fd) {
     struct stat status;
-    const char *major_number = getenv("CULEAK_TEST_MAJOR");
-    return major_number && !fstat(fd, &status) && S_ISCHR(status.st_mode)
-        && major(status.st_rdev) == (unsigned)atoi(major_number);
+    return !fstat(fd, &status) && S_ISCHR(status.st_mode) && major(status.st_rdev) == MAJOR_OF_NULL;
 }
 
 EXPORT int ioctl(int fd, unsigned long request, ...) {

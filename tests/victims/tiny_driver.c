@@ -22,6 +22,7 @@ static uint64_t take(uint64_t bytes) { return __atomic_fetch_add(&next, bytes, _
 
 #ifdef ANSWERS_IOCTL
 /* Every request succeeds: this library takes the place of the kernel driver, too. */
+#include "drivers_file.h"
 EXPORT int ioctl(int file, unsigned long request, ...) { (void)file, (void)request; return 0; }
 /* And that of PyTorch, whose profiler is off. */
 EXPORT void report(void) __asm__("_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE");

@@ -70,7 +70,7 @@ fn section(item: &Item, most: usize) -> Section {
 /// recording is complete, and the next command.
 fn document(report: &Report, full: bool) -> Document {
     let mut page = Document::default();
-    text::report::cause(report, full, &mut page);
+    text::report::cause(report, Some(full), &mut page);
     page.append(headline(report));
     page.heading(match report.by {
         By::Site => "Call sites".to_owned(),

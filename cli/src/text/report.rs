@@ -50,7 +50,8 @@ impl Extent {
 /// The report: the answer first, and what was asked for besides.
 pub fn page(report: &Report, extent: Extent) -> Document {
     let mut page = Document::default();
-    cause(report, extent.full_stacks, &mut page);
+    let stack = (extent.stacks || extent.full_stacks).then_some(extent.full_stacks);
+    cause(report, stack, &mut page);
     page.line(dim(sums::process(report)));
     let costs = brief::costs(report);
     let shows_all = extent.ledger || extent.all_losses;
@@ -147,12 +148,12 @@ fn rows(report: &Report, costs: &[brief::Cost], page: &mut Document) {
 
 const EXPLAINED_INDENT: usize = 6;
 
-/// The failed request or the event that a snapshot was taken for.
-pub fn cause(report: &Report, full_stacks: bool, page: &mut Document) {
+/// The failed request or the event that a snapshot was taken for. `stack`: the request's stack too, and whether all of it.
+pub fn cause(report: &Report, stack: Option<bool>, page: &mut Document) {
     match (&report.trigger, &report.taken.automatic) {
         (Some(failed), automatic) => {
             let limit = automatic.as_ref().and_then(|automatic| automatic.limit_bytes);
-            request(failed, limit, full_stacks, page);
+            request(failed, limit, stack, page);
         }
         (None, Some(automatic)) => reason(automatic, page),
         (None, None) => {}
@@ -183,8 +184,9 @@ pub fn rules(report: &Report, page: &mut Document) {
     }
 }
 
-/// Out of memory: the size, the device and the call site of the failed request, and the limit of the control group.
-fn request(failed: &FailedRow, limit: Option<u64>, full_stacks: bool, page: &mut Document) {
+/// Out of memory: the size, the device and the call site of the failed request, and the limit of the control group. Without the
+/// stack, the callers are on one line, so that the largest holder is one of the first lines.
+fn request(failed: &FailedRow, limit: Option<u64>, stack: Option<bool>, page: &mut Document) {
     let line = failed.stack.python_line().or_else(|| failed.stack.site());
     let name = line.map_or_else(|| NO_STACK.to_owned(), |line| short_name(&line.name()));
     let (api, bytes, place) = (failed.api, units::bytes(failed.bytes), parts::place(line));
@@ -194,8 +196,15 @@ fn request(failed: &FailedRow, limit: Option<u64>, full_stacks: bool, page: &mut
     );
     let limit = limit.map_or_else(String::new, |bytes| format!("; {}", ledger::limit(bytes)));
     page.line(styled(BAD, title + &limit));
-    page.stack(&failed.stack, full_stacks, 2);
-    page.blank();
+    match stack {
+        Some(is_full) => {
+            page.stack(&failed.stack, is_full, 2);
+            page.blank();
+        }
+        None => parts::callers(&brief::callers(&failed.stack, usize::MAX))
+            .into_iter()
+            .for_each(|callers| page.indented(2, dim(callers))),
+    }
 }
 
 /// Why the recorder took this snapshot.

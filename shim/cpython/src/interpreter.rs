@@ -149,6 +149,12 @@ pub fn has_script_ended() -> bool {
     unsafe { (*(address as usize as *const AtomicU32)).load(Relaxed) != 0 }
 }
 
+/// Whether there is an interpreter that shows the end of its script only when it finalizes, after the exit callbacks: before 3.12.
+#[inline]
+pub fn hides_end() -> bool {
+    SCRIPT_ENDED.load(Relaxed) == 0 && STATE.load(Relaxed) == READY
+}
+
 /// False if no script has ended and no interpreter finalizes. From 3.12 on, loads answer that, without a call of the interpreter:
 /// the script ends before it begins to finalize.
 #[inline]

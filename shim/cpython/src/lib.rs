@@ -58,7 +58,8 @@ pub use chain::reads_by_kernel;
 pub use code::Described;
 pub use ending::{call_at_end, is_wanted as is_end_wanted};
 pub use interpreter::{
-    Status, code_address, forked, has_script_ended, is_finalizing, may_be_ending, native_eval, prepare, status,
+    Status, code_address, forked, has_script_ended, hides_end, is_finalizing, may_be_ending, native_eval, prepare,
+    status,
 };
 
 /// One Python call.

@@ -21,7 +21,6 @@ use crate::recorder::{
     self, AllocationEvent, FrameWord, current, kernel_name, kernel_objects, segment_entry, thread_and_shard,
 };
 use crate::resolve::{driver, search};
-use crate::settings;
 use culeak::cuda_functions::Api;
 use culeak::format::Loss;
 use culeak::kind::{Kind, Place};
@@ -491,18 +490,7 @@ fn is_drivers_file(fd: i32) -> bool {
     let result = unsafe { libc::syscall(libc::SYS_fstat, fd, &raw mut status) };
     result == 0
         && status.st_mode & libc::S_IFMT == libc::S_IFCHR
-        && libc::major(status.st_rdev as libc::dev_t) as u32 == MAJOR.load(Relaxed)
-}
-
-/// NVIDIA's major number. `CULEAK_TEST_MAJOR` replaces it in tests, where another device takes the place of NVIDIA's.
-static MAJOR: AtomicU32 = AtomicU32::new(rm::MAJOR);
-
-/// Reads the variable; called before the program starts.
-pub fn configure() {
-    let text = settings::variable(c"CULEAK_TEST_MAJOR").and_then(|text| std::str::from_utf8(text).ok());
-    if let Some(major) = text.and_then(|text| text.parse().ok()) {
-        MAJOR.store(major, Relaxed);
-    }
+        && libc::major(status.st_rdev as libc::dev_t) as u32 == rm::MAJOR
 }
 
 /// Words at an address of the program; `None` if they cannot be read.

@@ -22,7 +22,8 @@ use culeak::variables;
 
 /// This process has waited at its end.
 static HAS_ENDED: AtomicBool = AtomicBool::new(false);
-/// The end of a script is wanted: by `culeak run --why`, or by a thread that walks its Python frames without the GIL.
+/// The end of a script is to be announced: by `culeak run --why`, by a thread that walks its Python frames without the GIL, or because
+/// nothing else shows it in front of the exit callbacks.
 #[unsafe(link_section = ".data.culeak_events")]
 static WATCHES: AtomicBool = AtomicBool::new(false);
 /// The recording began in the script, so the script's end is in front of its exit callbacks. A program that begins in one of these
@@ -37,7 +38,7 @@ static PROCESS: AtomicU32 = AtomicU32::new(0);
 pub fn prepare() {
     PROCESS.store(pid(), Relaxed);
     HAS_ENDED.store(false, Relaxed);
-    WATCHES.store(is_served(), Relaxed);
+    WATCHES.store(is_served() || stacks::hides_end(), Relaxed);
     BEGAN_IN_SCRIPT.store(!stacks::has_script_ended(), Relaxed);
     if settings::is_set(variables::WHY) {
         // SAFETY: takes a number; a kernel without Yama refuses it.
@@ -103,7 +104,8 @@ pub fn hold(moment: Moment, number: u32) {
     holds.wait(waiting, monotonic_ns);
 }
 
-/// A thread without the GIL walks its Python frames: it may read them directly if the end of the script is announced.
+/// An interpreter was found that hides its end, or a thread without the GIL walks its Python frames: it may read them directly if the
+/// end of the script is announced.
 #[cold]
 pub fn watch() {
     if !WATCHES.swap(true, Relaxed) {
@@ -116,7 +118,7 @@ pub fn watch() {
 pub fn watch_script() {
     if WATCHES.load(Relaxed) {
         cold_path();
-        stacks::call_at_end(is_served().then_some(script_ended));
+        stacks::call_at_end((is_served() || stacks::hides_end()).then_some(script_ended));
     }
 }
 

@@ -16,7 +16,7 @@ use culeak::variables;
 pub static MEAN: AtomicU64 = AtomicU64::new(0);
 /// The most stacks a second that a thread takes before its mean distance is raised; 0: as many as there are.
 static RATE: AtomicU64 = AtomicU64::new(0);
-/// Differs from thread to thread, and from run to run unless a test sets it.
+/// Differs from thread to thread, and from run to run unless the user sets it.
 static SEED: AtomicU64 = AtomicU64::new(0);
 
 /// Reads the settings of a new recording.
@@ -31,7 +31,7 @@ pub fn configure(recording: &Recording) {
         messages::sampling_is_ignored(variable);
     }
     let mean = if conflict.is_some() { 0 } else { mean };
-    SEED.store(settings::sampling_seed().unwrap_or_else(monotonic_ns), Relaxed);
+    SEED.store(settings::sample_seed().unwrap_or_else(monotonic_ns), Relaxed);
     recording.enable_sampling(mean);
     RATE.store(settings::stack_rate(), Relaxed);
     MEAN.store(mean, Relaxed);

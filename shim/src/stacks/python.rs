@@ -155,6 +155,11 @@ pub fn call_at_end(function: Option<extern "C" fn()>) {
     }
 }
 
+/// Whether the end of the script is known in front of its exit callbacks only if [`call_at_end`] announces it.
+pub fn hides_end() -> bool {
+    python::hides_end()
+}
+
 /// Whether a thread without the GIL reads its frames through the kernel.
 pub fn reads_by_kernel() -> bool {
     python::reads_by_kernel()

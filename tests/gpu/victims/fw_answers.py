@@ -111,6 +111,29 @@ def kept_arrays():
         kept.append(cupy.ones(4 * MIB, dtype=cupy.float32))  # site: answer_kept_arrays
 
 
+def kept_modules():
+    import cupy
+
+    source = 'extern "C" {{ __device__ float table[2 << 20]; __global__ void k{0}(float *o) {{ o[0] = table[threadIdx.x] + {0}; }} }}'
+    out = cupy.zeros(32, dtype=cupy.float32)
+
+    def reload(number):
+        kernel = cupy.RawModule(code=source.format(number)).get_function(f"k{number}")  # site: answer_kept_modules
+        kernel((1,), (32,), (out,))
+        kept.append(kernel)
+
+    for number in range(10):
+        reload(number)
+
+
+def kept_plans():
+    import cupy
+
+    for number in range(10):
+        cupy.fft.fft(cupy.ones((64, 4099 + 2 * number), dtype=cupy.complex64))  # site: answer_kept_plans
+    cupy.cuda.runtime.deviceSynchronize()
+
+
 def kept_model():
     import torch
 

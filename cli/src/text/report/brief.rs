@@ -2,7 +2,7 @@
 
 use culeak::analysis::ledger::{Line, LineKind};
 use culeak::analysis::report::{By, Report, Row, Tally};
-use culeak::analysis::site::Frame;
+use culeak::analysis::site::{CallStack, Frame};
 use culeak::analysis::why::SiteHolder;
 use culeak::analysis::words::of_kind;
 use culeak::kind::Kind;
@@ -74,12 +74,19 @@ pub fn explain(row: &Row, report: &Report, indent: usize, page: &mut Document) {
     }
 }
 
+/// The first callers of a call site, each with the library that it belongs to if the user's own code is on the stack too.
+pub fn callers<'r>(stack: &'r CallStack<'r>, most: usize) -> Vec<Caller<'r>> {
+    let caller = |frame: &'r Frame<'r>| {
+        let library = frame.python_library().filter(|_| stack.has_user());
+        (Site::of(&frame.name(), Some(frame), ""), library)
+    };
+    stack.callers().take(most).map(caller).collect()
+}
+
 /// The wrappers and the callers that all stacks of a row share, and the nearest callers at which they part, with the memory of each.
 fn ways<'r>(row: &'r Row<'r>, ages: Option<String>, indent: usize, page: &mut Document) {
-    let stack = &row.stacks[0].stack;
     let site = |frame: &Frame| Site::of(&frame.name(), Some(frame), "");
-    let caller = |frame: &'r Frame<'r>| (site(frame), frame.python_library().filter(|_| stack.has_user()));
-    let shared: Vec<Caller> = stack.callers().take(row.shared_callers).map(caller).collect();
+    let shared = callers(&row.stacks[0].stack, row.shared_callers);
     let head: Vec<String> = (parts::through_of(row).into_iter())
         .chain(parts::callers(&shared))
         .chain(ages)
@@ -223,6 +230,13 @@ pub fn besides(report: &Report, costs: &[Cost], page: &mut Document) {
             let title = format!("besides, {} on GPU {}: ", balance(sum), device.ordinal);
             page.line(title + &texts.join(", "));
         }
+    }
+    for pool in report.minor_pools() {
+        page.line(format!(
+            "besides, {} of host memory in {}'s pool",
+            units::bytes(pool.tally.bytes),
+            pool.owner
+        ));
     }
     page.more_at(
         0,

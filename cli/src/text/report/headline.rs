@@ -50,7 +50,7 @@ fn nothing_held(report: &Report) -> Option<Text> {
             },
         ));
     }
-    if !report.opaque_pools.is_empty() {
+    if report.unknown_pools().next().is_some() {
         return None;
     }
     let (pools, when) = (pools(report), when(report));
@@ -123,8 +123,9 @@ fn opaque_pools(report: &Report, mut page: Document) -> Document {
 
 fn shown_pools<'r>(report: &'r Report) -> impl Iterator<Item = &'r OpaquePool> {
     let holds_nothing = report.totals.held.total().count == 0;
-    let pools = report.opaque_pools.iter();
-    pools.filter(move |pool| holds_nothing || pool.remedy.is_some())
+    report
+        .unknown_pools()
+        .filter(move |pool| holds_nothing || pool.remedy.is_some())
 }
 
 /// `held when the script ended: 42 MiB in 4 blocks; the interpreter's shutdown freed 8 MiB of it; 34 MiB was never freed`, if

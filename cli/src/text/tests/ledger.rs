@@ -4,7 +4,7 @@ use culeak::analysis::report::{Options, Report};
 use culeak::kind::Kind;
 use culeak::snapshot::{OtherProcesses, Snapshot};
 
-use super::{expect_golden, plain};
+use super::{expect_golden, from_file, plain, report_text};
 use crate::document::Document;
 use crate::text::report::Extent;
 use crate::text::sample::{FrameText, GIB, MAIN, MIB, PYTHON, RUNTIME, Sample};
@@ -137,4 +137,31 @@ fn golden_ledger_of_a_finished_process_and_where_the_driver_disagrees() {
     );
     let ended = ledger_text(&sample.0);
     expect_golden("ledger-partial.txt", &format!("{finished}{unknown}{more}{ended}"));
+}
+
+#[test]
+fn a_few_bytes_of_a_pool_in_host_memory_are_beside_the_answer() {
+    let with = |own: u64| {
+        let mut sample = Sample::new();
+        let inside = (
+            "at::CachingHostAllocatorImpl<int>::allocate(unsigned long)",
+            "",
+            "/libtorch_cuda.so",
+        );
+        let (pool, line) = (sample.stack(&[RUNTIME, inside, MAIN]), sample.stack(&[RUNTIME, MAIN]));
+        sample.holds(Kind::HostPinned, "cudaHostAlloc", 4, 1, pool);
+        sample.holds(Kind::Device, "cudaMalloc", MIB, own, line);
+        report_text(&sample.finish(own * MIB, 7), &from_file("train.culeak"), false)
+    };
+    let clean = with(0);
+    assert_eq!(clean.lines().count(), 3, "{clean}");
+    assert!(
+        clean.contains("\nnothing leaked: ") && clean.contains("; pools hold 4 B"),
+        "{clean}"
+    );
+    let leaky = with(1);
+    assert!(
+        leaky.contains("\nbesides, 4 B of host memory in PyTorch's pool\n"),
+        "{leaky}"
+    );
 }

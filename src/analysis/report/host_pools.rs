@@ -1,0 +1,143 @@
+//! Rows of pools in host memory. Their blocks cannot be recorded ([`crate::analysis::opaque`]), so a row is all memory that a call
+//! site made the pool take, in use or not. A search may know who holds it.
+
+use std::collections::BTreeMap;
+
+use super::{OpaquePool, Place, Report, Row, SiteHolders, Tally};
+use crate::kind::Kind;
+use crate::snapshot::Class;
+
+/// Less than this of a pool without a sure holder is not worth a row: PyTorch alone keeps 4 bytes for a seed.
+const SMALL: u64 = 1 << 20;
+
+/// Whether a search found a sure holder of at least a part of the row's memory.
+pub fn is_surely_held(row: &Row, held_by: &[SiteHolders]) -> bool {
+    let fingerprint = row.stacks.first().map(|first| first.stack.site_fingerprint);
+    let mut of_row = held_by.iter().filter(|site| Some(site.site_fingerprint) == fingerprint);
+    of_row.any(|site| {
+        site.holders
+            .iter()
+            .any(|holder| holder.class == Class::Held && !holder.possibly)
+    })
+}
+
+fn is_on_host(row: &Row) -> bool {
+    let mut kinds = row.kinds.keys().filter_map(|kind| Kind::from_name(kind));
+    row.pool && kinds.all(|kind| kind.place() == Place::Host)
+}
+
+/// Takes out the rows of pools in host memory of which no search found a sure holder, if all of a pool are small together.
+pub fn take_minor<'a>(rows: &mut Vec<Row<'a>>, held_by: &[SiteHolders]) -> Vec<Row<'a>> {
+    let is_unsure = |row: &Row| is_on_host(row) && !is_surely_held(row, held_by);
+    let mut of_owner: BTreeMap<_, u64> = BTreeMap::new();
+    for row in rows.iter().filter(|row| is_unsure(row)) {
+        let sum = of_owner.entry(row.allocator).or_default();
+        *sum = sum.saturating_add(row.bytes);
+    }
+    let is_minor = |row: &mut Row| is_unsure(row) && of_owner[&row.allocator] < SMALL;
+    rows.extract_if(.., is_minor).collect()
+}
+
+impl Report<'_> {
+    /// The part of each pool in host memory that is in [`Report::pools`], by the pool's owner.
+    pub fn minor_pools(&self) -> Vec<OpaquePool> {
+        let rows = self.pools.iter().filter(|row| is_on_host(row));
+        OpaquePool::merged(rows.filter_map(|row| Some(OpaquePool::new(row.allocator?, true, row.tally()))))
+    }
+
+    /// The pools of which more than that is in unknown use.
+    pub fn unknown_pools(&self) -> impl Iterator<Item = &OpaquePool> {
+        let minor = self.minor_pools();
+        let is_minor = move |pool: &OpaquePool| {
+            let of_owner = minor.iter().filter(|part| pool.on_host && part.owner == pool.owner);
+            Tally::total(of_owner.map(|part| part.tally)) == pool.tally
+        };
+        self.opaque_pools.iter().filter(move |pool| !is_minor(pool))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analysis::report::Options;
+    use crate::sample::{MAIN, MIB, RUNTIME, Sample};
+    use crate::snapshot::{HeldBlock, HolderPath, Holders, Search, Snapshot};
+
+    /// A block of the program, and blocks of PyTorch's pool in host memory, the first of which is surely held or not.
+    fn pinned(own: u64, sizes: &[u64], is_held_surely: bool) -> Snapshot {
+        let mut sample = Sample::new();
+        let line = sample.stack(&[RUNTIME, MAIN]);
+        sample.holds(Kind::Device, "cudaMalloc", own, 1, line);
+        for (nth, size) in sizes.iter().enumerate() {
+            let inside = (
+                "at::CachingHostAllocatorImpl<int>::allocate(unsigned long)",
+                "",
+                "/libtorch_cuda.so",
+            );
+            let place = format!("/home/me/data.py:{nth}");
+            let line = sample.stack(&[RUNTIME, inside, ("load", &place, crate::sample::PYTHON), MAIN]);
+            sample.holds(Kind::HostPinned, "cudaHostAlloc", *size, 1, line);
+        }
+        let block = sample.0.allocations.at(1);
+        sample.0.holders = Some(Holders {
+            search: Search {
+                at_ns: 59_000_000_000,
+                ..Search::default()
+            },
+            paths: vec![HolderPath {
+                class: Class::Held,
+                origin: "__main__.kept".to_owned(),
+                possibly: !is_held_surely,
+                ..HolderPath::default()
+            }],
+            blocks: vec![HeldBlock {
+                address: block.address,
+                time_ns: block.time_ns,
+                bytes: block.bytes,
+                path: 0,
+                retainer: None,
+                module: None,
+                tensor: None,
+            }],
+            retainers: Vec::new(),
+            modules: Vec::new(),
+            tensors: Vec::new(),
+            objects: Vec::new(),
+        });
+        sample.finish(own, 0)
+    }
+
+    /// The sizes of the rows, and of the pools beside them.
+    fn sizes(snapshot: &Snapshot) -> (Vec<u64>, Vec<u64>) {
+        let report = Report::of(snapshot, &Options::default());
+        let minor = report.minor_pools().into_iter().map(|pool| pool.tally.bytes);
+        (report.rows.iter().map(|row| row.bytes).collect(), minor.collect())
+    }
+
+    #[test]
+    fn only_small_pools_without_a_sure_holder_have_no_rows() {
+        for (blocks, is_held_surely, rows, minor) in [
+            (&[4][..], false, &[1000][..], &[4][..]),
+            (&[4], true, &[1000, 4], &[]),
+            // Small together, or not.
+            (&[MIB / 2, MIB / 4], false, &[1000], &[MIB / 4 * 3]),
+            (&[MIB / 2, MIB / 2], false, &[1000, MIB / 2, MIB / 2], &[]),
+            (&[MIB / 2, MIB / 2], true, &[MIB / 2, 1000], &[MIB / 2]),
+        ] {
+            let expected = (rows.to_vec(), minor.to_vec());
+            assert_eq!(sizes(&pinned(1000, blocks, is_held_surely)), expected, "{blocks:?}");
+        }
+    }
+
+    #[test]
+    fn memory_of_a_pool_that_a_tensor_surely_holds_is_ranked_by_its_size() {
+        assert_eq!(
+            sizes(&pinned(1000, &[3 * MIB, 2 * MIB], true)).0,
+            [3 * MIB, 1000, 2 * MIB]
+        );
+        assert_eq!(
+            sizes(&pinned(1000, &[3 * MIB, 2 * MIB], false)).0,
+            [1000, 3 * MIB, 2 * MIB]
+        );
+    }
+}
