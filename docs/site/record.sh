@@ -6,7 +6,7 @@
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 mkdir -p "$1" && out=$(realpath "$1")
-PATH=$(realpath "${CULEAK_BIN:?the folder of culeak}"):$PATH
+PATH=$(realpath "${CULEAK_BIN:?the folder of culeak}"):$PATH:/usr/local/cuda/bin
 work=/tmp/train # pages show it, also in compressed data
 mkdir "$work"
 trap 'rm -rf "$work"' EXIT
@@ -24,6 +24,6 @@ culeak why after -o why.html
 culeak diff before/*.culeak after/*.culeak -o diff.html
 culeak trend after --against marks -o trend.html
 culeak report job-runs -o job.html
-sed -i "s,\b$(hostname)\b,vm,g" ./*.html
+sed -i "s,\b$HOSTNAME\b,vm,g" ./*.html
 for page in *.html; do gzip -9n <"$page" >"$out/$page.gz"; done
 du -cb "$out"/*.html.gz
