@@ -344,10 +344,7 @@ fn processes_that_wait_at_the_same_time_are_all_searched() {
 
 #[test]
 fn the_snapshot_of_a_request_that_failed_has_holders() {
-    let done = done(
-        &["--no-report"],
-        &python(&recorded()[0], &script(), "out_of_memory"),
-    );
+    let done = done(&["--no-report"], &python(&recorded()[0], &script(), "out_of_memory"));
     let snapshot = done.files(".out-of-memory-1.culeak-why");
     assert_eq!(snapshot.len(), 1, "{}", done.stderr);
     assert_eq!(classes(&snapshot[0]), these(&ALL));
