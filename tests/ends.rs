@@ -6,7 +6,7 @@ use culeak::kind::Kind;
 use culeak::point::Point;
 use culeak::snapshot::{EndOf, Snapshot};
 
-use crate::interpreters::{Python, interpreters};
+use crate::interpreters::{Python, recorded};
 use crate::support::{Outcome, Profile, profile, program, sources};
 use crate::tensors::torch;
 
@@ -72,7 +72,7 @@ fn expect_end_of_script(snapshot: &Snapshot, expected: &BTreeSet<u64>, python: &
 
 #[test]
 fn memory_that_the_interpreter_frees_while_it_finalizes_is_known() {
-    for python in interpreters() {
+    for python in recorded() {
         for case in ["hold", "in_thread", "sys_exit", "exception"] {
             let outcome = ends(python, case);
             let expected = held_at_end(python, &outcome);
@@ -85,7 +85,7 @@ fn memory_that_the_interpreter_frees_while_it_finalizes_is_known() {
 #[test]
 fn tensors_that_the_interpreter_frees_while_it_finalizes_are_known_without_stacks_too() {
     let libraries = torch(1, &[]);
-    for python in interpreters() {
+    for python in recorded() {
         for mean in ["0", "1TiB", "4KiB"] {
             let profile = program(&python.command)
                 .arg("-B")
@@ -109,7 +109,7 @@ fn tensors_that_the_interpreter_frees_while_it_finalizes_are_known_without_stack
 
 #[test]
 fn objects_that_callbacks_destroy_exist_at_the_end() {
-    for python in interpreters() {
+    for python in recorded() {
         let outcome = ends(python, "objects");
         let end = outcome.only_snapshot().at(&Point::End);
         let streams = |snapshot: &Snapshot| snapshot.objects.iter().filter(|row| row.kind == Kind::Stream).count();
@@ -121,7 +121,7 @@ fn objects_that_callbacks_destroy_exist_at_the_end() {
 
 #[test]
 fn the_end_of_a_script_is_known_if_its_shutdown_frees_nothing() {
-    for python in interpreters() {
+    for python in recorded() {
         let outcome = ends(python, "forget");
         let (expected, _) = printed(&outcome);
         let snapshot = outcome.only_snapshot();
@@ -134,7 +134,7 @@ fn the_end_of_a_script_is_known_if_its_shutdown_frees_nothing() {
 
 #[test]
 fn memory_allocated_while_the_interpreter_finalizes_is_not_the_scripts() {
-    for python in interpreters() {
+    for python in recorded() {
         let outcome = ends(python, "allocates_late");
         let snapshot = outcome.only_snapshot();
         let end = snapshot.end.expect("an end");
@@ -148,7 +148,7 @@ fn memory_allocated_while_the_interpreter_finalizes_is_not_the_scripts() {
 
 #[test]
 fn a_script_that_leaves_at_once_has_no_end_but_its_last_state() {
-    for python in interpreters() {
+    for python in recorded() {
         let outcome = ends(python, "leave_at_once");
         let (expected, _) = printed(&outcome);
         let snapshot = outcome.only_snapshot();
@@ -159,7 +159,7 @@ fn a_script_that_leaves_at_once_has_no_end_but_its_last_state() {
 
 #[test]
 fn processes_of_multiprocessing_keep_what_they_held() {
-    for python in interpreters() {
+    for python in recorded() {
         for method in ["forked", "spawn", "forkserver"] {
             let outcome = ends(python, method);
             let (mut expected, early) = printed(&outcome);

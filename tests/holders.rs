@@ -8,7 +8,7 @@ use culeak::snapshot::{Class, Holders, Retainer, RootKind};
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::interpreters::{Python, interpreters};
+use crate::interpreters::{Python, recorded};
 use crate::support::compile::library;
 use crate::support::holders::{Waiting, path_of, says, start, text};
 use crate::support::random::Random;
@@ -50,14 +50,14 @@ fn zoo(python: &Python, allocator: Option<&str>) -> (Waiting, Vec<Expected>) {
 #[test]
 #[ignore = "needs g++"]
 fn every_holder_of_the_zoo_is_classed_and_named_as_a_reader_expects() {
-    expect_zoo(&interpreters().iter().collect::<Vec<_>>(), None);
+    expect_zoo(&recorded().iter().collect::<Vec<_>>(), None);
 }
 
 /// Large objects of Python, and all memory of libraries, come from malloc.
 #[test]
 #[ignore = "needs jemalloc, tcmalloc and mimalloc"]
 fn with_other_allocators_the_answers_about_the_zoo_are_the_same() {
-    let newest = interpreters()
+    let newest = recorded()
         .iter()
         .max_by_key(|python| python.minor)
         .expect("an interpreter");
@@ -136,7 +136,7 @@ fn of_class(holders: &Holders, class: Class) -> BTreeSet<u64> {
 #[test]
 #[ignore = "needs g++"]
 fn what_is_said_to_be_freed_is_freed() {
-    for python in interpreters() {
+    for python in recorded() {
         let (mut victim, _) = zoo(python, None);
         let holders = victim.search().expect("an answer");
         let collected = freed(victim.ask(&json!(["collect"])));

@@ -6,13 +6,13 @@ use culeak::snapshot::Class;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::interpreters::interpreters;
+use crate::interpreters::recorded;
 use crate::support::holders::{Waiting, path_of, start, text};
 use crate::support::{culeak, program, sources};
 
 /// A case of `victims/holders/hostile.py`: its class, and its blocks.
 fn hostile(case: &str) -> (Waiting, Class, Vec<u64>) {
-    of_python(&interpreters()[0].command, case)
+    of_python(&recorded()[0].command, case)
 }
 
 fn of_python(command: &std::path::Path, case: &str) -> (Waiting, Class, Vec<u64>) {
@@ -100,7 +100,7 @@ fn blocks_beside_a_training_loop_are_retained_by_their_variable() {
 
 #[test]
 fn what_the_state_of_a_thread_refers_to_has_one_holder() {
-    for python in interpreters() {
+    for python in recorded() {
         let (victim, _, blocks) = of_python(&python.command, "threads");
         let holders = victim.search().expect("an answer");
         assert_eq!(blocks.len(), 4);
@@ -123,7 +123,7 @@ fn what_the_state_of_a_thread_refers_to_has_one_holder() {
 
 #[test]
 fn a_number_is_held_by_a_variable_rather_than_a_value_stack() {
-    for python in interpreters() {
+    for python in recorded() {
         let (victim, class, blocks) = of_python(&python.command, "numbers");
         let holders = victim.search().expect("an answer");
         let path = path_of(&holders, blocks[0]).expect("a path");
@@ -136,7 +136,7 @@ fn a_number_is_held_by_a_variable_rather_than_a_value_stack() {
 
 #[test]
 fn memory_that_looks_like_objects_leads_nowhere() {
-    for python in interpreters() {
+    for python in recorded() {
         let (victim, class, blocks) = of_python(&python.command, "look_alikes");
         expect_class(victim, class, &blocks);
     }

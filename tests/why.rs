@@ -11,7 +11,7 @@ use nix::sys::signal::{SigHandler, Signal, signal};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::interpreters::{Python, interpreters};
+use crate::interpreters::{Python, recorded};
 use crate::support::process;
 use crate::support::profile::{fake_driver_folder, folder};
 use crate::support::{Lookup, culeak, profile, sources, victim};
@@ -144,7 +144,7 @@ const ALL: [(u64, &str); 3] = [(1000, "held"), (2000, "cycle"), (3000, "lost")];
 
 #[test]
 fn a_script_is_searched_before_its_interpreter_collects_cycles() {
-    for interpreter in interpreters() {
+    for interpreter in recorded() {
         let done = done(&[], &python(interpreter, &script(), "all"));
         assert_eq!(done.code, Some(0), "{}", done.stderr);
         done.expect(&ALL, &interpreter.version);
@@ -159,7 +159,7 @@ fn a_script_is_searched_before_its_interpreter_collects_cycles() {
 
 #[test]
 fn the_layers_of_a_model_are_below_the_line_that_made_it() {
-    for interpreter in interpreters() {
+    for interpreter in recorded() {
         let done = done(&[], &python(interpreter, &script(), "model"));
         let lines: Vec<&str> = done.stderr.lines().map(str::trim).collect();
         let has = |text: &str| lines.iter().any(|line| line.contains(text));
@@ -183,7 +183,7 @@ fn the_layers_of_a_model_are_below_the_line_that_made_it() {
 /// Its callbacks take the blocks out of what holds them, and then free them.
 #[test]
 fn what_a_script_frees_in_its_exit_callbacks_has_its_holder() {
-    for interpreter in interpreters().iter().filter(|interpreter| calls_first(interpreter)) {
+    for interpreter in recorded().iter().filter(|interpreter| calls_first(interpreter)) {
         for (how, code) in [("nothing", 0), ("exit", 3), ("raise", 1), ("daemon", 0), ("thread", 0)] {
             let script = script();
             let mut program = python(interpreter, &script, "callbacks").to_vec();
@@ -212,7 +212,7 @@ fn calls_first(interpreter: &Python) -> bool {
 
 #[test]
 fn the_end_of_a_script_is_seen_without_signal_handlers() {
-    for interpreter in interpreters() {
+    for interpreter in recorded() {
         let removed = done(&["--no-report"], &python(interpreter, &script(), "without_handlers"));
         removed.expect(&ALL, &interpreter.version);
         // 3.8 takes no pending calls in exit callbacks.
@@ -236,7 +236,7 @@ fn on_interrupt(command: &mut Command, handler: SigHandler) {
 
 #[test]
 fn what_callbacks_free_that_were_registered_before_is_held_too() {
-    for interpreter in interpreters() {
+    for interpreter in recorded() {
         let done = done(&["--no-report"], &python(interpreter, &script(), "earlier"));
         done.expect(&ALL, &interpreter.version);
     }
@@ -244,7 +244,7 @@ fn what_callbacks_free_that_were_registered_before_is_held_too() {
 
 #[test]
 fn local_variables_of_daemon_threads_hold_memory_at_the_end() {
-    for interpreter in interpreters() {
+    for interpreter in recorded() {
         let done = done(&["--no-report"], &python(interpreter, &script(), "daemon_local"));
         done.expect(&ALL, &interpreter.version);
         assert_eq!(done.code, Some(0), "{}", done.stderr);
@@ -254,7 +254,7 @@ fn local_variables_of_daemon_threads_hold_memory_at_the_end() {
 /// The cases in which the callback is registered late, again, or by another thread or process.
 #[test]
 fn the_end_is_seen_wherever_the_first_allocation_is() {
-    for interpreter in interpreters() {
+    for interpreter in recorded() {
         for case in [
             "worker",
             "worker_process",
@@ -273,7 +273,7 @@ fn the_end_is_seen_wherever_the_first_allocation_is() {
 
 #[test]
 fn callbacks_that_a_script_calls_itself_are_not_its_end() {
-    for interpreter in interpreters() {
+    for interpreter in recorded() {
         let done = done(&["--no-report"], &python(interpreter, &script(), "calls_callbacks"));
         let expected = [(2000, "cycle"), (3000, "lost"), (4000, "held")];
         done.expect(&expected, &interpreter.version);
@@ -282,7 +282,7 @@ fn callbacks_that_a_script_calls_itself_are_not_its_end() {
 
 #[test]
 fn an_object_that_a_script_has_put_in_the_place_of_atexit_register_is_not_called() {
-    for interpreter in interpreters() {
+    for interpreter in recorded() {
         for case in ["replaces_register", "keeps_register_replaced"] {
             let done = done(&["--no-report"], &python(interpreter, &script(), case));
             assert_eq!(done.code, Some(0), "{case}, {}: {}", interpreter.version, done.stderr);
@@ -294,7 +294,7 @@ fn an_object_that_a_script_has_put_in_the_place_of_atexit_register_is_not_called
 #[test]
 fn a_search_that_stops_at_its_limit_says_what_it_left_out() {
     let script = script();
-    let program = python(&interpreters()[0], &script, "all");
+    let program = python(&recorded()[0], &script, "all");
     // To read the tables of the interpreter's libraries takes longer, before anything is searched.
     let done = done(&["--no-report", "--why-search-limit", "1ms"], &program);
     assert_eq!(done.code, Some(0), "{}", done.stderr);
@@ -317,7 +317,7 @@ fn a_search_that_stops_at_its_limit_says_what_it_left_out() {
 
 #[test]
 fn a_process_that_leaves_at_once_is_searched() {
-    let interpreter = &interpreters()[0];
+    let interpreter = &recorded()[0];
     let done = done(&["--no-report"], &python(interpreter, &script(), "leave_at_once"));
     assert_eq!(done.code, Some(3), "{}", done.stderr);
     done.expect(&ALL, "os._exit");
@@ -330,7 +330,7 @@ fn a_process_that_leaves_at_once_is_searched() {
 #[test]
 #[ignore = "needs ptrace"]
 fn threads_that_run_on_do_not_prevent_the_search() {
-    let done = done(&["--no-report"], &python(&interpreters()[0], &script(), "thread"));
+    let done = done(&["--no-report"], &python(&recorded()[0], &script(), "thread"));
     done.expect(&ALL, "a daemon thread");
     assert!(done.stood(), "{}", done.stderr);
     assert_eq!(done.code, Some(0), "{}", done.stderr);
@@ -338,17 +338,14 @@ fn threads_that_run_on_do_not_prevent_the_search() {
 
 #[test]
 fn processes_that_wait_at_the_same_time_are_all_searched() {
-    let done = done(&["--no-report"], &python(&interpreters()[0], &script(), "forks"));
+    let done = done(&["--no-report"], &python(&recorded()[0], &script(), "forks"));
     assert_eq!(done.code, Some(0), "{}", done.stderr);
     assert_eq!(done.classes(), [these(&ALL), these(&ALL)], "{}", done.stderr);
 }
 
 #[test]
 fn the_snapshot_of_a_request_that_failed_has_holders() {
-    let done = done(
-        &["--no-report"],
-        &python(&interpreters()[0], &script(), "out_of_memory"),
-    );
+    let done = done(&["--no-report"], &python(&recorded()[0], &script(), "out_of_memory"));
     let snapshot = done.files(".out-of-memory-1.culeak-why");
     assert_eq!(snapshot.len(), 1, "{}", done.stderr);
     assert_eq!(classes(&snapshot[0]), these(&ALL));
@@ -363,7 +360,7 @@ fn the_snapshot_of_a_request_that_failed_has_holders() {
 #[test]
 fn threads_that_change_memory_do_not_prevent_the_search_when_memory_runs_out() {
     let case = "out_of_memory_beside_threads";
-    let done = done(&["--no-report"], &python(&interpreters()[0], &script(), case));
+    let done = done(&["--no-report"], &python(&recorded()[0], &script(), case));
     assert_eq!(done.code, Some(0), "{}", done.stderr);
     let snapshot = &done.files(".out-of-memory-1.culeak-why")[0];
     let mut found = classes(snapshot);
@@ -386,7 +383,7 @@ fn threads_that_change_memory_do_not_prevent_the_search_when_memory_runs_out() {
 #[test]
 fn processes_that_run_out_of_memory_at_the_same_time_are_all_searched() {
     let case = "forks_out_of_memory";
-    let done = done(&["--no-report"], &python(&interpreters()[0], &script(), case));
+    let done = done(&["--no-report"], &python(&recorded()[0], &script(), case));
     let snapshots = done.files(".out-of-memory-1.culeak-why");
     let found: Vec<_> = snapshots.iter().map(|path| classes(path)).collect();
     assert_eq!(found, [these(&ALL), these(&ALL)], "{}", done.stderr);
@@ -394,7 +391,7 @@ fn processes_that_run_out_of_memory_at_the_same_time_are_all_searched() {
 
 #[test]
 fn a_program_that_runs_out_of_memory_often_waits_a_few_times_only() {
-    let done = done(&["--no-report"], &python(&interpreters()[0], &script(), "retries"));
+    let done = done(&["--no-report"], &python(&recorded()[0], &script(), "retries"));
     assert_eq!(done.code, Some(0), "{}", done.stderr);
     let searched = done.files(".culeak-why");
     let at_failures = searched
@@ -508,7 +505,7 @@ fn nothing_waits_without_the_option() {
 
 #[test]
 fn a_check_can_fail_by_what_holds_memory() {
-    let interpreter = &interpreters()[0];
+    let interpreter = &recorded()[0];
     let judge = |case: &str, fail_on: &str| {
         let options = ["--fail-on", fail_on];
         done(&options, &python(interpreter, &script(), case))

@@ -8,7 +8,7 @@ use culeak_holders::source::live::Process;
 use culeak_holders::{Deadline, objects, pytorch};
 use serde_json::Value;
 
-use crate::interpreters::interpreters;
+use crate::interpreters::recorded;
 use crate::support::holders::{Waiting, start};
 use crate::support::{culeak, profile, program, sources};
 
@@ -21,7 +21,7 @@ fn quiet() -> (Waiting, Vec<u64>, String) {
 
 /// A case of `victims/holders/hostile.py`.
 fn case(name: &str) -> (Waiting, Vec<u64>, String) {
-    let profile = program(&interpreters()[0].command);
+    let profile = program(&recorded()[0].command);
     let script = sources().join("victims/holders/hostile.py");
     let victim = start(&profile.arg("-B").arg(script).arg(name));
     let (class, blocks) = serde_json::from_str(&victim.printed[0]).expect("a class and addresses");

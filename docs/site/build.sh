@@ -1,16 +1,14 @@
 #!/usr/bin/env bash
-# Builds the site: the pages of docs/, with a search, and a gallery of example reports that this script records. It needs no server: open
-# OUT/index.html.
+# Builds the site: the pages of docs/, with a search, and a gallery of example reports that this script records; those of docs/site/gpu
+# were recorded on a GPU by record.sh. It needs no server: open OUT/index.html.
 #
-#     docs/site/build.sh OUT PATH_OF_CULEAK [RECORDINGS]
+#     docs/site/build.sh OUT PATH_OF_CULEAK
 #
-# RECORDINGS is a folder of recordings or snapshots, such as those of a GPU, for the gallery. Needs python3 (3.11 or newer) with venv, g++ and
-# make; Sphinx is installed into cargo's target folder.
+# Needs python3 (3.11 or newer) with venv, g++ and make; Sphinx is installed into cargo's target folder.
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
-out=$(realpath -m "${1:?usage: build.sh OUT PATH_OF_CULEAK [RECORDINGS]}")
-culeak=$(realpath "${2:?usage: build.sh OUT PATH_OF_CULEAK [RECORDINGS]}")
-recordings=${3:+$(realpath "$3")}
+out=$(realpath -m "${1:?usage: build.sh OUT PATH_OF_CULEAK}")
+culeak=$(realpath "${2:?usage: build.sh OUT PATH_OF_CULEAK}")
 cd "$here/../.."
 tools=$(realpath -m "${CARGO_TARGET_DIR:-target}")/site-tools
 [ -x "$tools/bin/python" ] || python3 -m venv "$tools"
@@ -19,7 +17,7 @@ tools=$(realpath -m "${CARGO_TARGET_DIR:-target}")/site-tools
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/pages" "$work/examples"
-python3 -B docs/site/examples.py "$culeak" "$work/examples" ${recordings:+"$recordings"}
+python3 -B docs/site/examples.py "$culeak" "$work/examples"
 python3 -B docs/site/stage.py "$work/pages" "$work/examples/gallery.md"
 # A link that leads nowhere is a warning, and so an error.
 SITE_VERSION=$("$culeak" --version | cut -d' ' -f2) SITE_EXAMPLES=$work/examples/files \

@@ -1,10 +1,10 @@
-"""Makes the example reports of the site: examples.py CULEAK FOLDER [RECORDINGS].
+"""Makes the example reports of the site: examples.py CULEAK FOLDER.
 
 Writes FOLDER/gallery.md and FOLDER/files/examples/*.html: pages of culeak about the programs of docs/ten-steps.md and docs/images, which run
-here, on the fake driver. RECORDINGS is a folder of recordings or snapshots from elsewhere, such as a GPU; each gets a page too. Needs g++ and
-make.
+here, on the fake driver, and the pages of docs/site/gpu, which record.sh made on a GPU. Needs g++ and make.
 """
 
+import gzip
 import html
 import os
 import shutil
@@ -39,7 +39,17 @@ def section(name, title, text, command):
     return f'## {title}\n\n{text}\n\n    {command}\n\n{frame}\n\n<p><a href="examples/{name}.html">Open this page</a></p>\n'
 
 
-def main(culeak, out, recordings):
+def on_gpu(name, title, pages):
+    """The section of the page with this name that record.sh made; nothing if there is none."""
+    page = DOCS / f"site/gpu/{name}.html.gz"
+    if page.exists():
+        (pages / f"gpu-{name}.html").write_bytes(gzip.decompress(page.read_bytes()))
+        command = next(line for line in (DOCS / "site/record.sh").read_text().splitlines() if f" {name}.html" in line).split(" & ")[0]
+        program = "docs/example/train." + ("cu" if "./train" in command else "py")
+        yield section(f"gpu-{name}", f"{title}, on a GPU", f"`{program}`, recorded by `docs/site/record.sh`.", command)
+
+
+def main(culeak, out):
     pages = out / "files/examples"
     pages.mkdir(parents=True)
     sections = []
@@ -66,16 +76,10 @@ def main(culeak, out, recordings):
         for name, title, text, command in EXAMPLES:
             run(command)
             keep(name)
-            sections.append(section(name, title, text, command))
-        for number, recording in enumerate(sorted(recordings.iterdir()) if recordings else []):
-            command = f"culeak report {recording.name} -o recording-{number}.html"
-            shutil.copy(recording, folder)
-            run(command)
-            keep(f"recording-{number}")
-            sections.append(section(f"recording-{number}", recording.name, "Recorded on a GPU.", command))
+            sections += [section(name, title, text, command), *on_gpu(name, title, pages)]
     head = "# What do reports look like?\n\nEach page is one file that needs no server. The programs ran on culeak's fake driver unless stated otherwise.\n"
     (out / "gallery.md").write_text("\n".join([head, *sections]))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]).resolve(), Path(sys.argv[2]), Path(sys.argv[3]) if len(sys.argv) > 3 else None)
+    main(Path(sys.argv[1]).resolve(), Path(sys.argv[2]))

@@ -9,7 +9,7 @@ from typing import Any, Callable, Iterator, Optional
 
 from culeak.recorder import Recorder
 
-__all__ = ["is_recorded", "mark", "phase", "repeat_until_stable", "snapshot"]
+__all__ = ["is_recorded", "mark", "phase", "repeat_until_stable", "repeating", "snapshot"]
 
 
 def is_recorded() -> bool:
@@ -54,3 +54,13 @@ def repeat_until_stable(scenario: Callable[[], Any], at_most: int = 8) -> int:
     from culeak import repeat
 
     return repeat.repeat_until_stable(scenario, at_most)
+
+
+@contextmanager
+def repeating(scenario: Callable[[], Any], until: str = "stable", at_most: int = 8) -> Iterator[None]:
+    """``repeat_until_stable(scenario, at_most)`` after a ``with`` block, such as a warm-up, whose memory does not count."""
+    __tracebackhide__ = True
+    if until != "stable":
+        raise ValueError("until must be 'stable', not {!r}".format(until))
+    yield
+    repeat_until_stable(scenario, at_most)

@@ -81,6 +81,37 @@ def test_a_leak_fails_with_its_line_and_its_holder_and_no_other_line(run):
     result.stdout.no_fnmatch_line("*cache?\"last\"? = *")
 
 
+def test_as_a_with_block_it_judges_the_rounds_after_the_block(run):
+    result = run(
+        SCENARIO
+        + """
+    def test_warms_up():
+        with culeak.repeating(warms_up, until="stable"):
+            assert rounds == []
+            requests.append(Tensor(1 << 20))
+        assert len(rounds) == 4
+
+    def test_remembers():
+        with pytest.raises(AssertionError, match="after 4 rounds"):
+            with culeak.repeating(remembers, at_most=4):
+                pass
+
+    def test_the_block_fails():
+        with pytest.raises(ZeroDivisionError):
+            with culeak.repeating(lambda: rounds.append("never")):
+                1 / 0
+        assert "never" not in rounds
+
+    def test_other_ends_are_refused():
+        with pytest.raises(ValueError, match="must be 'stable'"):
+            with culeak.repeating(warms_up, until="empty"):
+                pass
+""",
+        "--culeak",
+    )
+    result.assert_outcomes(passed=4)
+
+
 def test_a_cache_that_needs_more_rounds_gets_them(run):
     result = run(
         SCENARIO

@@ -16,6 +16,8 @@ begin()
 held = []
 # Threads that are started when the addresses have been printed.
 later = []
+# The words that the head of an object has in free-threaded builds besides those of a build with the GIL.
+MORE = object.__basicsize__ // ctypes.sizeof(ctypes.c_void_p) - 2
 
 
 class Link:
@@ -106,7 +108,7 @@ def look_alikes():
         words = (ctypes.c_uint64 * 32).from_address(memory)
         for index in range(32):
             words[index] = [huge[(number + index) % len(huge)], memory, kind, id(held), memory + 8 * index][(number + index) % 5]
-        words[2], words[3] = 5, kind
+        words[2], words[3 + MORE] = 5, kind
         fakes.append(memory + 2 * word)
     # Types that are their own base and metatype, with a name and members that lead nowhere.
     for size in huge:
@@ -114,22 +116,22 @@ def look_alikes():
         words = (ctypes.c_uint64 * 256).from_address(memory)
         for index in range(256):
             words[index] = size
-        words[0], words[1], words[3] = 100, memory, 0x10
-        words[21] = 1 << 31 | 1 << 12 | 1 << 9
-        words[32] = words[29] = memory
+        words[0], words[1 + MORE], words[3 + MORE] = 100, memory, 0x10
+        words[21 + MORE] = 1 << 31 | 1 << 12 | 1 << 9
+        words[32 + MORE] = words[29 + MORE] = memory
         instance = libc.malloc(128)
-        (ctypes.c_uint64 * 2).from_address(instance)[:] = [3, memory]
+        (ctypes.c_uint64 * (2 + MORE)).from_address(instance)[:] = [3, *[0] * MORE, memory]
         fakes.extend([memory, instance])
     # A list whose items are these, a dictionary with damaged keys, and a list with an absurd length.
     fake_items = [None] * len(fakes)
-    items = ctypes.c_uint64.from_address(id(fake_items) + 3 * word).value
+    items = ctypes.c_uint64.from_address(id(fake_items) + (3 + MORE) * word).value
     for index, fake in enumerate(fakes):
         ctypes.c_uint64.from_address(items + index * word).value = fake
     damaged = {number: number for number in range(100)}
-    keys = ctypes.c_uint64.from_address(id(damaged) + 4 * word).value
+    keys = ctypes.c_uint64.from_address(id(damaged) + (4 + MORE) * word).value
     ctypes.c_uint64.from_address(keys + 8).value = 2**64 - 1
     endless = [1, 2, 3]
-    ctypes.c_int64.from_address(id(endless) + 2 * word).value = 2**60
+    ctypes.c_int64.from_address(id(endless) + (2 + MORE) * word).value = 2**60
     held.extend([fake_items, damaged, endless, tensor()])
     return "held"
 
@@ -140,8 +142,8 @@ def shared_arrays():
     array = [tensor()] + [held] * 300_000
     sharing = [[None] for _ in range(20_000)]
     for one in sharing:
-        words = (ctypes.c_uint64 * 4).from_address(id(one))
-        words[2], words[3] = len(array), ctypes.c_uint64.from_address(id(array) + 3 * word).value
+        words = (ctypes.c_uint64 * (4 + MORE)).from_address(id(one))
+        words[2 + MORE], words[3 + MORE] = len(array), ctypes.c_uint64.from_address(id(array) + (3 + MORE) * word).value
     held.extend([array, sharing, tensor()])
     return "held"
 
