@@ -101,7 +101,7 @@ fn started(python: &Path, script: &str) -> (std::process::Child, [u64; 2], tempf
 
 /// With each interpreter, all blocks of such a Python program are found, and these hold some of them.
 fn expect_origins(script: &str, names: &[&str]) {
-    for python in interpreters() {
+    for python in recorded() {
         let (mut child, [count, bytes_held], _folder) = started(&python.command, script);
         let why = json(&["why", &child.id().to_string(), "--json"]);
         assert_eq!(
@@ -168,7 +168,7 @@ impl Drop for Traced {
 
 #[test]
 fn a_trace_asks_before_it_runs_code_and_needs_an_interpreter_that_takes_it() {
-    for python in interpreters() {
+    for python in recorded() {
         let mut traced = Traced::start(&python.command, &[]);
         let (code, _, messages) = traced.report(&["--trace"]);
         assert!(code == Some(2) && messages.contains("--yes agrees"), "{messages}");
@@ -325,7 +325,7 @@ fn segments_of_a_device_whose_sum_the_allocator_does_not_state_are_left_out() {
 #[test]
 fn a_process_that_was_never_recorded_is_read_for_no_longer_than_the_limit() {
     let (child, ..) = unrecorded(&[]);
-    let (of_numba, ..) = started(&interpreters()[0].command, "unrecorded_numba.py");
+    let (of_numba, _, _folder) = started(&recorded()[0].command, "unrecorded_numba.py");
     let process = |child: &std::process::Child| Process::new(child.id()).expect("our child");
     let pytorch = pytorch::live_blocks(&process(&child), Deadline::after(Duration::ZERO)).map(|_| ());
     let numba = objects::live_blocks(&process(&of_numba), Deadline::after(Duration::ZERO)).pop();
@@ -341,7 +341,7 @@ fn a_process_that_was_never_recorded_is_read_for_no_longer_than_the_limit() {
 #[test]
 #[ignore = "needs ptrace"]
 fn a_stopped_process_that_was_never_recorded_is_stopped_for_no_longer_than_the_limit() {
-    let (mut child, ..) = python("unrecorded_numba.py");
+    let (mut child, _, _folder) = started(&recorded()[0].command, "unrecorded_numba.py");
     // The copy alone takes longer.
     let output = Command::new(culeak())
         .args(["why", &child.id().to_string(), "--pause", "--limit", "1ms"])
