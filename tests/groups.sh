@@ -43,8 +43,9 @@ for group in "${groups[@]}"; do
 done
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-# shellcheck disable=SC2046
-{ cargo test "$@" -- --ignored "${names[@]}" && cargo test "$@" $(tests/groups.sh --others) -- --ignored "${names[@]}"; } 2>&1 | tee "$log"
+others=$(tests/groups.sh --others)
+# shellcheck disable=SC2086
+{ cargo test "$@" -- --ignored "${names[@]}" && cargo test "$@" $others -- --ignored "${names[@]}"; } 2>&1 | tee "$log"
 passed=$(sed -n 's/^test result: ok\. \([0-9]*\) passed.*/\1/p' "$log" | awk '{ sum += $1 } END { print sum + 0 }')
 echo "$passed tests of groups passed, $wanted wanted"
 [ "$passed" -ge "$wanted" ]

@@ -199,7 +199,12 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
     warnings.extend(classes::warnings(snapshot, unclassed, rules));
     warnings.extend(renamed);
     rows.sort_by_key(|row| !row.to_blame);
-    let held_by = match rows.first().is_some_and(|row| row.to_blame) {
+    // Holders are of all memory, so they are known only if all of it is judged.
+    let is_all = rules.limits.since.is_none()
+        && rules.limits.kinds.is_empty()
+        && rules.previous.is_none()
+        && sieve.suppressed().count == 0;
+    let held_by = match is_all && rows.first().is_some_and(|row| row.to_blame) {
         true => by_site(snapshot, &stacks, &groups, &Filter::default()),
         false => Vec::new(),
     };

@@ -78,6 +78,9 @@ pub struct Options {
     pub top_objects: Option<usize>,
     /// Sum up the categories even if the rows are not by category.
     pub categorized: bool,
+    /// By call site or stack without a filter: rows of pools in host memory of which no search found a sure holder are in
+    /// [`Report::pools`], if all of a pool are below 1 MiB together.
+    pub without_minor_pools: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -100,8 +103,7 @@ pub struct Report<'a> {
     /// By call site or stack: memory that the program itself requested, or of a pool of which a search found a sure holder, comes
     /// before that of CUDA libraries and other pools.
     pub rows: Vec<Row<'a>>,
-    /// Memory of caching allocators whose blocks are listed in `rows` instead of it; by call site or stack without a filter, also
-    /// rows of pools in host memory of which no search found a sure holder, if all of a pool are below 1 MiB together.
+    /// Memory of caching allocators whose blocks are listed in `rows` instead of it.
     pub pools: Vec<Row<'a>>,
     /// Memory of caching allocators whose blocks were not recorded, largest first. The filter applies to it.
     pub opaque_pools: Vec<OpaquePool>,
@@ -419,14 +421,14 @@ impl<'a> Report<'a> {
         exact.limit(&mut rows);
         options.sort.apply(&mut rows);
         let held_by = by_site(snapshot, &stacks, &groups, &options.filter);
-        let is_of_code = matches!(options.by, By::Site | By::Stack);
-        if is_of_code {
-            rows.sort_by_key(|row| row.library.is_some() || row.pool && !host_pools::is_surely_held(row, &held_by));
+        let mut minor = Vec::new();
+        if matches!(options.by, By::Site | By::Stack) {
+            let held = host_pools::surely_held(&rows, &held_by);
+            rows.sort_by_key(|row| row.library.is_some() || row.pool && !host_pools::is_of(row, &held));
+            if options.without_minor_pools && options.filter.is_empty() {
+                minor = host_pools::take_minor(&mut rows, &held);
+            }
         }
-        let minor = match is_of_code && options.filter.is_empty() {
-            true => host_pools::take_minor(&mut rows, &held_by),
-            false => Vec::new(),
-        };
         let (mut shown, mut cut): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.bytes >= options.min_bytes);
         let mut rows_cut = other_sizes.as_ref().map_or_else(Cut::default, |(_, others)| *others);
         rows_cut.below_min += cut.len();

@@ -15,7 +15,6 @@ use std::ops::Range;
 
 use culeak::snapshot::Class;
 
-use crate::Map;
 use crate::blocks::BlockIndex;
 use crate::copy::Image;
 use crate::findings::Explanation;
@@ -23,6 +22,7 @@ use crate::garbage::Unreached;
 use crate::graph::Graph;
 use crate::python::Python;
 use crate::walk::{Walk, object_in};
+use crate::{Map, Set};
 
 /// Addresses of words that are kept for one target.
 const KEPT: usize = 256;
@@ -38,6 +38,8 @@ pub(crate) struct Evidence {
     pub to_blocks: Words<usize>,
     /// Address of a native pointer to an object, or of the field of an object that the collector does not track.
     pointers: Map<u64, (u64, Option<&'static str>)>,
+    /// Objects to which more words point than are kept.
+    cut: Set<u64>,
 }
 
 impl Evidence {
@@ -62,6 +64,8 @@ impl Evidence {
         let (to_blocks, to_objects) = words(walk.copy, walk.index, &wanted, &objects);
         let referrers = unreached.referrers(&objects);
         let mut pointers = Map::default();
+        let is_cut = |object: &u64| to_objects[object].len() == KEPT;
+        let cut = objects.iter().copied().filter(is_cut).collect();
         for object in objects {
             let referrers = referrers.get(&object).map_or(&[][..], Vec::as_slice);
             let mut ranges =
@@ -85,7 +89,11 @@ impl Evidence {
                 pointers.insert(object, (*address, Some(NOT_TRACKED)));
             }
         }
-        Evidence { to_blocks, pointers }
+        Evidence {
+            to_blocks,
+            pointers,
+            cut,
+        }
     }
 
     /// Says which of both it is: a native holder, or a reference that was never released; possibly, unless all memory was searched.
@@ -98,7 +106,8 @@ impl Evidence {
             }
             None => {
                 found.class = Class::OverCounted;
-                if !is_whole {
+                let is_cut = object.is_some_and(|object| self.cut.contains(&object));
+                if is_cut || !is_whole {
                     (found.possibly, found.note) = (true, found.note.or(Some(NOT_SEARCHED)));
                 }
             }

@@ -7,7 +7,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::{ArgGroup, Args};
 use culeak::analysis::baseline::Baseline;
@@ -21,7 +21,7 @@ use culeak::analysis::program::Program;
 use culeak::analysis::site::CallStack;
 use culeak::analysis::suppressions::{BUILT_IN, Of, rule_for};
 use culeak::point::Point;
-use culeak::snapshot::ProcessState;
+use culeak::snapshot::{BY_READING, ProcessState};
 
 use super::boundaries::BoundaryArgs;
 use super::program::{self, ProgramArgs};
@@ -181,6 +181,9 @@ fn judge(args: &CheckArgs, rules: &Rules, inputs: &[OsString], mut unrecorded: V
         false => load::each(inputs)?,
     };
     unrecorded.extend(left_out.iter().map(|sentence| missing_beside(sentence)));
+    // What reads JSON and suppressions names no holders.
+    let is_named = !(args.gen_suppressions || args.json || args.format == Format::Json);
+    let until = Instant::now() + NAMED_WITHIN;
     loaded.retain_mut(|item| {
         has_ended(item, rules);
         let judged = match args.update_baseline {
@@ -188,7 +191,8 @@ fn judge(args: &CheckArgs, rules: &Rules, inputs: &[OsString], mut unrecorded: V
                 let found = load::at::find(item, rules.at.as_ref(), &args.names);
                 found.and_then(|()| check_baseline(item, rules))
             }
-            false => load::at::judge(item, rules, &args.names).and_then(|()| with_holders(item, rules)),
+            false => load::at::judge(item, rules, &args.names)
+                .and_then(|()| with_holders(item, rules, is_named.then_some(until))),
         };
         let judged = judged.inspect_err(progress::fail).is_ok();
         unreadable += usize::from(!judged);
@@ -257,28 +261,33 @@ pub fn has_ended(item: &mut Loaded, rules: &Rules) {
     }
 }
 
-/// A search that no limit asks for takes no longer.
+/// Searches that no limit asks for begin within this time, and have the rest of it beside the time for a copy of the memory.
 const NAMED_WITHIN: Duration = Duration::from_secs(10);
 
-/// Searches for what holds the memory of a running process, if memory fails by it; or else if memory fails now and the process may be
-/// read, to name it.
-fn with_holders(item: &mut Loaded, rules: &Rules) -> Result<(), Failure> {
+/// Searches for what holds the memory of a running process, if memory fails by it; or else, until then, to name what holds memory that
+/// fails, if the process is recorded and may be read.
+fn with_holders(item: &mut Loaded, rules: &Rules, named_until: Option<Instant>) -> Result<(), Failure> {
     let pid = item.root.is_some().then(|| item.source.parse().ok()).flatten();
     let Some(pid) = pid.filter(|_| item.snapshot.holders.is_none()) else {
         return Ok(());
     };
-    let is_needed = lacks_holders(&item.snapshot, rules);
-    if !is_needed && (rules.at.is_some() || !item.verdict(rules).rows.iter().any(|judged| judged.to_blame)) {
-        return Ok(());
+    if lacks_holders(&item.snapshot, rules) {
+        return holders::of_process(item, pid, &holders::Wanted::default());
     }
+    let left = named_until.and_then(|until| until.checked_duration_since(Instant::now()));
+    let is_readable = rules.at.is_none() && item.snapshot.taken.by != BY_READING;
+    let Some(left) = left.filter(|_| is_readable && item.verdict(rules).rows.iter().any(|judged| judged.to_blame))
+    else {
+        return Ok(());
+    };
     let wanted = holders::Wanted {
-        limit: (!is_needed).then_some(NAMED_WITHIN),
+        limit: Some(left),
         ..holders::Wanted::default()
     };
-    match holders::of_process(item, pid, &wanted) {
-        Err(failure) if is_needed => Err(failure),
-        _ => Ok(()),
+    if holders::of_process(item, pid, &wanted).is_err() {
+        item.snapshot.holders = None;
     }
+    Ok(())
 }
 
 /// Prints the verdicts of these inputs. What was not recorded, `unrecorded`, is lacking where its run is named, or else in the first one.

@@ -200,6 +200,12 @@ pub(super) fn load_place(args: &WhyArgs, place: &Place) -> Result<Loaded, Failur
     Ok(item)
 }
 
+/// Whether it is a recording or a snapshot, by its name.
+fn is_input(path: &Path) -> bool {
+    let ending = path.extension().and_then(|ending| ending.to_str());
+    path.is_file() && matches!(ending, Some("culeak" | "json"))
+}
+
 pub(super) fn failure(unanswered: &Unanswered, args: &WhyArgs, item: &Loaded) -> Failure {
     let source = &item.source;
     Failure::new(match unanswered {
@@ -212,7 +218,7 @@ pub(super) fn failure(unanswered: &Unanswered, args: &WhyArgs, item: &Loaded) ->
                 Some(Selector::Address(address)) => format!("no live block contains the address {address:#x}"),
                 Some(Selector::Line(file, line)) => format!("no live memory was allocated at {file}:{line}"),
                 // A pattern of the shell has named two recordings.
-                Some(Selector::Site(pattern)) if Path::new(pattern.text()).is_file() => {
+                Some(Selector::Site(pattern)) if is_input(Path::new(pattern.text())) => {
                     format!(
                         "{:?} is a file; name one input, or a folder of recordings",
                         pattern.text()

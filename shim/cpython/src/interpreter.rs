@@ -152,7 +152,7 @@ pub fn has_script_ended() -> bool {
 /// Whether there is an interpreter that shows the end of its script only when it finalizes, after the exit callbacks: before 3.12.
 #[inline]
 pub fn hides_end() -> bool {
-    SCRIPT_ENDED.load(Relaxed) == 0 && STATE.load(Relaxed) == READY
+    STATE.load(Acquire) == READY && SCRIPT_ENDED.load(Relaxed) == 0
 }
 
 /// False if no script has ended and no interpreter finalizes. From 3.12 on, loads answer that, without a call of the interpreter:

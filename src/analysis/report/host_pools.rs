@@ -1,24 +1,35 @@
 //! Rows of pools in host memory. Their blocks cannot be recorded ([`crate::analysis::opaque`]), so a row is all memory that a call
 //! site made the pool take, in use or not. A search may know who holds it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use super::{OpaquePool, Place, Report, Row, SiteHolders, Tally};
+use crate::analysis::site::Fingerprint;
 use crate::kind::Kind;
 use crate::snapshot::Class;
 
 /// Less than this of a pool without a sure holder is not worth a row: PyTorch alone keeps 4 bytes for a seed.
 const SMALL: u64 = 1 << 20;
 
-/// Whether a search found a sure holder of at least a part of the row's memory.
-pub fn is_surely_held(row: &Row, held_by: &[SiteHolders]) -> bool {
-    let fingerprint = row.stacks.first().map(|first| first.stack.site_fingerprint);
-    let mut of_row = held_by.iter().filter(|site| Some(site.site_fingerprint) == fingerprint);
-    of_row.any(|site| {
-        site.holders
-            .iter()
-            .any(|holder| holder.class == Class::Held && !holder.possibly)
-    })
+/// The call sites, by fingerprint, of whose memory in a pool a search found a sure holder of at least a part. A site that has other
+/// memory, too, is none of them: the holder may be of that.
+pub fn surely_held(rows: &[Row], held_by: &[SiteHolders]) -> HashSet<Fingerprint> {
+    let is_sure = |site: &&SiteHolders| {
+        let mut holders = site.holders.iter();
+        holders.any(|holder| holder.class == Class::Held && !holder.possibly)
+    };
+    let of_others: HashSet<Fingerprint> = rows.iter().filter(|row| !row.pool).filter_map(fingerprint).collect();
+    let sure = held_by.iter().filter(is_sure).map(|site| site.site_fingerprint);
+    sure.filter(|site| !of_others.contains(site)).collect()
+}
+
+fn fingerprint(row: &Row) -> Option<Fingerprint> {
+    row.stacks.first().map(|first| first.stack.site_fingerprint)
+}
+
+/// Whether the row is of one of these call sites.
+pub fn is_of(row: &Row, sites: &HashSet<Fingerprint>) -> bool {
+    fingerprint(row).is_some_and(|site| sites.contains(&site))
 }
 
 fn is_on_host(row: &Row) -> bool {
@@ -27,8 +38,8 @@ fn is_on_host(row: &Row) -> bool {
 }
 
 /// Takes out the rows of pools in host memory of which no search found a sure holder, if all of a pool are small together.
-pub fn take_minor<'a>(rows: &mut Vec<Row<'a>>, held_by: &[SiteHolders]) -> Vec<Row<'a>> {
-    let is_unsure = |row: &Row| is_on_host(row) && !is_surely_held(row, held_by);
+pub fn take_minor<'a>(rows: &mut Vec<Row<'a>>, held: &HashSet<Fingerprint>) -> Vec<Row<'a>> {
+    let is_unsure = |row: &Row| is_on_host(row) && !is_of(row, held);
     let mut of_owner: BTreeMap<_, u64> = BTreeMap::new();
     for row in rows.iter().filter(|row| is_unsure(row)) {
         let sum = of_owner.entry(row.allocator).or_default();
@@ -109,7 +120,11 @@ mod tests {
 
     /// The sizes of the rows, and of the pools beside them.
     fn sizes(snapshot: &Snapshot) -> (Vec<u64>, Vec<u64>) {
-        let report = Report::of(snapshot, &Options::default());
+        let options = Options {
+            without_minor_pools: true,
+            ..Options::default()
+        };
+        let report = Report::of(snapshot, &options);
         let minor = report.minor_pools().into_iter().map(|pool| pool.tally.bytes);
         (report.rows.iter().map(|row| row.bytes).collect(), minor.collect())
     }

@@ -162,6 +162,10 @@ pub fn without_effect(text: &str) -> String {
 
 /// The settings in effect after the program has set some in its code (`parseArgs`).
 pub fn set_later(before: &str, text: &str) -> String {
+    if pairs(before).is_err() {
+        // Which of those stay in effect is not known: this is not understood either.
+        return format!("{text},{before}");
+    }
     let set = pairs(text).unwrap_or_default();
     let kept = only(before, |key| !RESET.contains(&key) && set.iter().all(|of| of.0 != key));
     if kept.is_empty() {
@@ -199,6 +203,14 @@ fn pairs(text: &str) -> Result<Vec<(&str, &str)>, String> {
 mod tests {
     use super::*;
     use crate::analysis::whatif::version::{NEWEST, OLDEST};
+
+    #[test]
+    fn what_is_set_after_settings_that_are_not_understood_is_not_understood() {
+        let later = set_later("(too long)", "max_split_size_mb:64");
+        assert!(Settings::parse(&later, NEWEST).is_err(), "{later}");
+        let again = set_later(&later, "expandable_segments:True");
+        assert!(Settings::parse(&again, NEWEST).is_err(), "{again}");
+    }
 
     #[test]
     fn settings_are_read_as_pytorch_reads_them() {

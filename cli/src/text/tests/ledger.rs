@@ -151,7 +151,11 @@ fn a_few_bytes_of_a_pool_in_host_memory_are_beside_the_answer() {
         let (pool, line) = (sample.stack(&[RUNTIME, inside, MAIN]), sample.stack(&[RUNTIME, MAIN]));
         sample.holds(Kind::HostPinned, "cudaHostAlloc", 4, 1, pool);
         sample.holds(Kind::Device, "cudaMalloc", MIB, own, line);
-        report_text(&sample.finish(own * MIB, 7), &from_file("train.culeak"), false)
+        let options = Options {
+            without_minor_pools: true,
+            ..from_file("train.culeak")
+        };
+        report_text(&sample.finish(own * MIB, 7), &options, false)
     };
     let clean = with(0);
     assert_eq!(clean.lines().count(), 3, "{clean}");
