@@ -24,6 +24,6 @@ culeak why after -o why.html
 culeak diff before/*.culeak after/*.culeak -o diff.html
 culeak trend after --against marks -o trend.html
 culeak report job-runs -o job.html
-sed -i "s,\b$HOSTNAME\b,vm,g" ./*.html
+sed -i "s,\b$HOSTNAME\b,vm,g; s,$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/,,g" ./*.html
 for page in *.html; do gzip -9n <"$page" >"$out/$page.gz"; done
 du -cb "$out"/*.html.gz
