@@ -86,7 +86,7 @@ line "$culeak live -- ./victim fifo; echo \"code <\$?>\""
 seen "a view without live memory" 'culeak: [0-9]+ ./victim fifo' 'nothing held' 'not recorded: nothing lost'
 send "batch 10"; send "staging"
 seen "an allocation appears with its line" '20 MiB +10 .*load_batch +victim.c:[0-9]+' '32 MiB +1 .*staging_buffer' 'holds 52 MiB in 11 blocks at 2 call sites'
-keys m; send "batch 5"
+keys m; seen "the mark is set" 'growth since the mark'; send "batch 5"
 seen "growth counts from the mark" 'growth since the mark' '30 MiB +15 +\+10 MiB'
 keys d
 seen "the diff shows only what changed" 'changes since the mark' 'grown +30 MiB' '!staging_buffer'
