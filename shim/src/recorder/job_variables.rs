@@ -45,8 +45,9 @@ impl Set {
     }
 
     fn store(&self, recording: &Recording) {
-        let text: [u8; VALUE_MAX] = std::array::from_fn(|nth| self.text[nth].load(Relaxed));
+        // First the length: another thread writes it when the text is whole.
         if let Some(length) = self.length.load(Acquire).checked_sub(1) {
+            let text: [u8; VALUE_MAX] = std::array::from_fn(|nth| self.text[nth].load(Relaxed));
             store(recording, SET_BY_PROGRAM, &text[..length]);
         }
     }

@@ -153,7 +153,8 @@ impl Walk<'_, '_> {
         if self.phase < Phase::Rest && (is_unusual || self.is_stale(from, edge, start)) {
             return self.put_off(from, edge, Target::Node(id, 0));
         }
-        // A stale word that leads to the driver's memory would lead to every block.
+        // A stale word that leads to the driver's memory would lead to every block, so it is followed when the others have been. The
+        // driver's tables lead to memory of the program, too.
         if self.phase == Phase::Rest
             && self.graph.is_weak(from)
             && self.native.is_driver_although_reached(self.copy, start)
