@@ -38,8 +38,10 @@ if [ -z "$wheel" ]; then
     CARGO_ENCODED_RUSTFLAGS=$(printf '%s\x1f' "${flags[@]}")
     export CARGO_ENCODED_RUSTFLAGS=${CARGO_ENCODED_RUSTFLAGS%?}
     export CFLAGS="-ffile-prefix-map=$sources= -ffile-prefix-map=$CARGO_TARGET_DIR=/culeak/target"
+    # Optimized across the parts of each crate, which Cargo.toml switches off for shorter builds.
+    export CARGO_PROFILE_RELEASE_LTO=false
     cli/python/build.sh --portable ${target:+--target "$target"} "$out"
-    unset CARGO_ENCODED_RUSTFLAGS CFLAGS
+    unset CARGO_ENCODED_RUSTFLAGS CFLAGS CARGO_PROFILE_RELEASE_LTO
     wheel=$(ls -t "$out"/culeak-*.whl | head -1)
 else
     cp "$wheel" "$out"
