@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::error::Error;
 use std::ffi::OsString;
-use std::num::ParseIntError;
+use std::num::{IntErrorKind, ParseIntError};
 use std::path::Path;
 
 use clap::builder::{PossibleValuesParser, StyledStr};
@@ -283,10 +283,10 @@ pub fn sentence(error: &clap::Error, words: &[OsString]) -> Option<String> {
             let range = range
                 .split_once(" is not in ")
                 .and_then(|(_, range)| range.split_once("..="));
-            let why = match range {
-                Some((least, most)) => format!("expected a whole number from {least} to {most}"),
-                None if source.is::<ParseIntError>() => "expected a whole number".to_owned(),
-                None => source.to_string(),
+            let why = match (range, source.downcast_ref::<ParseIntError>()) {
+                (Some((least, most)), _) => format!("expected a whole number from {least} to {most}"),
+                (None, Some(error)) => not_a_number(error).to_owned(),
+                (None, None) => source.to_string(),
             };
             let option = when(first.starts_with('-'), || format!("{} ", bare(first)));
             let value = texts(ContextKind::InvalidValue).concat();
@@ -314,6 +314,13 @@ pub fn sentence(error: &clap::Error, words: &[OsString]) -> Option<String> {
             Some(format!("{} needs a value; type: {first}{values}", bare(first)))
         }
         _ => None,
+    }
+}
+
+fn not_a_number(error: &ParseIntError) -> &'static str {
+    match error.kind() {
+        IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => "expected a smaller number",
+        _ => "expected a whole number",
     }
 }
 

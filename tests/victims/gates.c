@@ -40,11 +40,22 @@ static void highest(void) {
     }
 }
 
-/* burst <n>: n blocks of 1 MiB in no time, each freed, then 15,000 leaks of 4 KiB. */
-static void burst(void) {
+/* Blocks of 1 MiB in no time, each freed. */
+static void many_short(int blocks) {
     start_cuda();
-    for (int i = 0; i < atoi(arguments[0]); i++) OK(cuMemFree_v2(work(1 << 20)));
+    for (int i = 0; i < blocks; i++) OK(cuMemFree_v2(work(1 << 20)));
+}
+
+/* burst <n>: n short blocks, then 15,000 leaks of 4 KiB. */
+static void burst(void) {
+    many_short(atoi(arguments[0]));
     for (int i = 0; i < 15000; i++) keep(4096);
+}
+
+/* limited <n>: 50,000 short blocks, then `rounds`. */
+static void limited(void) {
+    many_short(50000);
+    rounds();
 }
 
 /* marks <n>: 500 MiB are held at the last of n marks "m". */
@@ -70,4 +81,4 @@ static void many(void) {
     OK(cuMemFree_v2(large));
 }
 
-MAIN(BEHAVIOUR(many), BEHAVIOUR(rounds), BEHAVIOUR(highest), BEHAVIOUR(burst), BEHAVIOUR(marks))
+MAIN(BEHAVIOUR(many), BEHAVIOUR(rounds), BEHAVIOUR(highest), BEHAVIOUR(burst), BEHAVIOUR(limited), BEHAVIOUR(marks))

@@ -179,6 +179,10 @@ fn a_wrong_word_is_answered_with_what_to_type() {
         ),
         (&["report", "x", "--top", "abc"], "--top abc: expected a whole number"),
         (
+            &["report", "x", "--top", "99999999999999999999"],
+            "--top 99999999999999999999: expected a smaller number",
+        ),
+        (
             &["run", "--depth", "x", "--", "true"],
             "--depth x: expected a whole number",
         ),

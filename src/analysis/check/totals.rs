@@ -387,6 +387,17 @@ impl Range {
     /// What was found, within this range.
     fn around(&self, found: Tally, errors: Option<Errors>) -> JudgedTotal {
         let (at_least, at_most) = (self.at_least, self.at_most);
+        // Few chosen blocks of a large size may stand for more than there can be.
+        let found = Tally {
+            bytes: found.bytes.clamp(at_least.bytes, at_most.bytes),
+            count: found.count.clamp(at_least.count, at_most.count),
+        };
+        let errors = errors.map(|errors| Errors {
+            bytes_error: errors.bytes_error.min(at_most.bytes - at_least.bytes),
+            count_error: errors
+                .count_error
+                .map(|error| error.min(at_most.count - at_least.count)),
+        });
         let Errors {
             bytes_error,
             count_error,
