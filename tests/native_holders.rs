@@ -93,8 +93,8 @@ fn expect_classes(profile: &Profile, known: Known) {
             wrong.push(format!("{}: {:?} {all}, expected {wanted}", one.name, path.root));
         }
         let certain = match one.name.as_str() {
-            "behind the end of a vector" => Some(false),
-            "queue in an object" => Some(true),
+            "behind the end of a vector" | "taken out of a queue" => Some(false),
+            "queue in an object" | "left in a queue" | "the last of a queue" => Some(true),
             _ => None,
         };
         if known == Known::Symbols && certain == Some(path.possibly) {

@@ -78,8 +78,8 @@ pub struct Options {
     pub top_objects: Option<usize>,
     /// Sum up the categories even if the rows are not by category.
     pub categorized: bool,
-    /// By call site or stack without a filter: rows of pools in host memory of which no search found a sure holder are in
-    /// [`Report::pools`], if all of a pool are below 1 MiB together.
+    /// By call site or stack without a filter: rows of pools in host memory that are not in use are in [`Report::pools`], and those of
+    /// which no search found a sure holder, if all of a pool are below 1 MiB together.
     pub without_minor_pools: bool,
 }
 
@@ -426,7 +426,7 @@ impl<'a> Report<'a> {
             let held = host_pools::surely_held(&rows, &held_by);
             rows.sort_by_key(|row| row.library.is_some() || row.pool && !host_pools::is_of(row, &held));
             if options.without_minor_pools && options.filter.is_empty() {
-                minor = host_pools::take_minor(&mut rows, &held);
+                minor = host_pools::take_minor(&mut rows, &held_by);
             }
         }
         let (mut shown, mut cut): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.bytes >= options.min_bytes);

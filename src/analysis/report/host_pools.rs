@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::{OpaquePool, Place, Report, Row, SiteHolders, Tally};
 use crate::analysis::site::Fingerprint;
+use crate::analysis::why::SiteHolder;
 use crate::kind::Kind;
 use crate::snapshot::Class;
 
@@ -23,6 +24,19 @@ pub fn surely_held(rows: &[Row], held_by: &[SiteHolders]) -> HashSet<Fingerprint
     sure.filter(|site| !of_others.contains(site)).collect()
 }
 
+/// The call sites, by fingerprint, of whose memory in a pool a search found no holder but the pool itself: it is not in use.
+pub fn unused(held_by: &[SiteHolders]) -> HashSet<Fingerprint> {
+    // PyTorch's object with the records of all blocks of the pool.
+    let is_pool = |holder: &SiteHolder| {
+        holder.class == Class::Held && holder.also.is_empty() && holder.origin.contains("caching_host_allocator")
+    };
+    let is_unused = |site: &&SiteHolders| {
+        !site.holders.is_empty() && site.holders.iter().all(is_pool) && site.not_searched == Tally::default()
+    };
+    let unused = held_by.iter().filter(is_unused);
+    unused.map(|site| site.site_fingerprint).collect()
+}
+
 fn fingerprint(row: &Row) -> Option<Fingerprint> {
     row.stacks.first().map(|first| first.stack.site_fingerprint)
 }
@@ -37,16 +51,22 @@ fn is_on_host(row: &Row) -> bool {
     row.pool && kinds.all(|kind| kind.place() == Place::Host)
 }
 
-/// Takes out the rows of pools in host memory of which no search found a sure holder, if all of a pool are small together.
-pub fn take_minor<'a>(rows: &mut Vec<Row<'a>>, held: &HashSet<Fingerprint>) -> Vec<Row<'a>> {
-    let is_unsure = |row: &Row| is_on_host(row) && !is_of(row, held);
+/// Takes out the rows of pools in host memory that are not in use, and those of which no search found a sure holder, if all of a
+/// pool are small together.
+pub fn take_minor<'a>(rows: &mut Vec<Row<'a>>, held_by: &[SiteHolders]) -> Vec<Row<'a>> {
+    let (held, unused) = (surely_held(rows, held_by), unused(held_by));
+    let mut taken: Vec<Row> = rows
+        .extract_if(.., |row| is_on_host(row) && is_of(row, &unused))
+        .collect();
+    let is_unsure = |row: &Row| is_on_host(row) && !is_of(row, &held);
     let mut of_owner: BTreeMap<_, u64> = BTreeMap::new();
     for row in rows.iter().filter(|row| is_unsure(row)) {
         let sum = of_owner.entry(row.allocator).or_default();
         *sum = sum.saturating_add(row.bytes);
     }
     let is_minor = |row: &mut Row| is_unsure(row) && of_owner[&row.allocator] < SMALL;
-    rows.extract_if(.., is_minor).collect()
+    taken.extend(rows.extract_if(.., is_minor));
+    taken
 }
 
 impl Report<'_> {
@@ -142,6 +162,16 @@ mod tests {
             let expected = (rows.to_vec(), minor.to_vec());
             assert_eq!(sizes(&pinned(1000, blocks, is_held_surely)), expected, "{blocks:?}");
         }
+    }
+
+    #[test]
+    fn memory_that_only_the_pool_itself_holds_has_no_row() {
+        let mut snapshot = pinned(1000, &[3 * MIB, 2 * MIB], false);
+        assert_eq!(sizes(&snapshot).0, [1000, 3 * MIB, 2 * MIB]);
+        let holders = snapshot.holders.as_mut().expect("holders");
+        holders.paths[0].origin =
+            "at::cuda::(anonymous namespace)::caching_host_allocator in libtorch_cuda.so".to_owned();
+        assert_eq!(sizes(&snapshot), (vec![1000, 2 * MIB], vec![3 * MIB]));
     }
 
     #[test]

@@ -9,9 +9,11 @@
 #include <deque>
 #include <dlfcn.h>
 #include <functional>
+#include <link.h>
 #include <map>
 #include <memory>
 #include <pthread.h>
+#include <queue>
 #include <string>
 #include <sys/mman.h>
 #include <thread>
@@ -203,6 +205,7 @@ struct Queue {
     std::deque<char *> queue;
 };
 Queue *global_queue;
+std::queue<char *> global_queued;
 struct Members {
     std::vector<int> numbers;
     std::map<int, int> map;
@@ -244,6 +247,11 @@ PART hold_in_odd_places() {
     global_shorter.pop_back();
     global_queue = new Queue;
     global_queue->queue.push_back(block("queue in an object", "held", "global", "global_queue"));
+    global_queued.push(block("taken out of a queue", "held", "global", "global_queued"));
+    for (int number = 0; number < 100; number++) global_queued.push(nullptr);
+    global_queued.push(block("left in a queue", "held", "global", "global_queued"));
+    global_queued.push(block("the last of a queue", "held", "global", "global_queued"));
+    global_queued.pop();
     global_members = new Members;
     for (int key = 0; key < 9; key++) global_members->map[key] = key;
     global_members->behind = block("behind a map", "held", "global|heap", "");
@@ -281,6 +289,33 @@ PART lose() {
     char **freed = used((char **)calloc(1, 3000));
     freed[100] = block("owner freed", "lost", "none", "");
     free(used(freed));
+}
+
+// Memory that libstdc++ keeps for exceptions, if malloc has none. Nobody has cleared it.
+struct Emergency {
+    uint64_t *free, *memory;
+    uint64_t bytes;
+};
+
+static int find_emergency_memory(dl_phdr_info *file, size_t, void *found) {
+    if (!strstr(file->dlpi_name, "libstdc++")) return 0;
+    for (int part = 0; part < file->dlpi_phnum; part++) {
+        const ElfW(Phdr) &header = file->dlpi_phdr[part];
+        if (header.p_type != PT_LOAD || !(header.p_flags & PF_W)) continue;
+        char *begin = (char *)file->dlpi_addr + header.p_vaddr, *end = begin + header.p_memsz - sizeof(Emergency);
+        for (char *at = begin; at <= end; at += 8) {
+            const Emergency &here = *(Emergency *)at;
+            if (here.bytes == 0x11c00 && here.free == here.memory) *(uint64_t **)found = here.memory;
+        }
+    }
+    return 0;
+}
+
+PART lose_in_emergency_memory() {
+    uint64_t *memory = nullptr;
+    dl_iterate_phdr(find_emergency_memory, &memory);
+    if (!memory) abort();
+    memory[100] = (uint64_t)block("in unused memory for exceptions", "lost", "none", "");
 }
 
 uint64_t hidden;
@@ -411,6 +446,9 @@ int main(int, char **arguments) {
     hold_in_arena();
     hold_beside_a_stack();
     lose();
+#ifndef HOST_MEMORY
+    lose_in_emergency_memory();
+#endif
     hide();
     plugin(arguments[1], "plugin", false, "held", "global", "held_pointer");
     plugin(arguments[2], "unloaded plugin", true, "lost", "none", "");

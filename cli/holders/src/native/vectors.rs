@@ -1,4 +1,6 @@
-//! How much of a chunk the elements of a vector take. What is behind them is often left from an earlier owner.
+//! Which part of a chunk the elements of a vector or a queue take. The rest is often left from an earlier owner.
+
+use std::ops::Range;
 
 use super::pages::Chunk;
 use crate::copy::Image;
@@ -14,6 +16,45 @@ pub fn bytes_of_vector(copy: &Image, place: u64, chunk: &Chunk) -> Option<u64> {
     // The iterators of a `std::deque` (element, first, limit, the pointer to the chunk) are like an empty vector at its first element.
     let is_deque = || end == first && copy.word(copy.word(place.wrapping_add(24))) == first;
     (is_vector && !is_deque()).then(|| end - first)
+}
+
+/// The part of a chunk that is in use if a `std::deque` of libstdc++ has it, which is also the memory of a `std::queue` and a
+/// `std::stack`, given where a pointer to the chunk is. Elements that were taken out are left in the rest. `None`: the pointer is
+/// not that of a deque to its map, its first or its last chunk.
+///
+/// ```text
+/// deque:     │ map │ length │ begin │ end │         begin, end:  │ element │ first │ limit │ place in the map │
+/// ```
+pub fn used_of_deque(copy: &Image, place: u64, chunk: &Chunk) -> Option<Range<u64>> {
+    let limits = chunk.start..=chunk.start + chunk.bytes;
+    let of = |deque: u64| {
+        let map = copy.word(deque)
+            ..copy
+                .word(deque)
+                .checked_add(copy.word(deque.wrapping_add(8)).checked_mul(8)?)?;
+        let iterator = |at: u64| {
+            let [element, first, limit, place] = [0, 8, 16, 24].map(|field| copy.word(at.wrapping_add(field)));
+            let is_valid = (first..limit).contains(&element) && map.contains(&place) && copy.word(place) == first;
+            is_valid.then_some((element, first, limit, place))
+        };
+        let (begin, end) = (iterator(deque.wrapping_add(16))?, iterator(deque.wrapping_add(48))?);
+        let chunk_of = |(_, first, limit, _): (u64, u64, u64, u64)| first == chunk.start && limits.contains(&limit);
+        let is_in_order = begin.3 < end.3 || begin.3 == end.3 && begin.0 <= end.0;
+        let is_map = map.start == chunk.start && limits.contains(&map.end);
+        if !is_in_order || !(is_map || chunk_of(begin) || chunk_of(end)) {
+            return None;
+        }
+        if is_map {
+            return Some(begin.3 - map.start..end.3 + 8 - map.start);
+        }
+        let from = if chunk_of(begin) { begin.0 } else { end.1 };
+        let to = if chunk_of(end) { end.0 } else { begin.2 };
+        Some(from - chunk.start..to - chunk.start)
+    };
+    // The first pointer to the chunk is one of these fields.
+    [0, 16, 24, 48, 56]
+        .into_iter()
+        .find_map(|field| of(place.wrapping_sub(field)))
 }
 
 /// Whether a buffer that begins with these words is that of a short `std::string` of this length.

@@ -206,7 +206,7 @@ impl Walk<'_, '_> {
         self.usual.is_unusual(owner, class, edge.index(), start) || class.is_none() && self.is_unused(from, edge)
     }
 
-    /// Whether the word lies behind the elements of a vector, in the part of its memory that is not in use.
+    /// Whether the word lies outside the elements of a vector or a deque, in the part of its memory that is not in use.
     pub(super) fn is_unused(&self, from: NodeId, edge: Edge) -> bool {
         let chunk = self.native.chunk(self.copy, self.graph.address(from));
         let (Some(place), Some(chunk)) = (self.place(from), chunk) else {
@@ -214,7 +214,8 @@ impl Walk<'_, '_> {
         };
         let used = (vectors::bytes_of_vector(self.copy, place, &chunk))
             .or_else(|| vectors::bytes_of_inlined_vector(self.copy, place, &chunk));
-        used.is_some_and(|used| edge.index() * 8 >= used)
+        let used = (used.map(|used| 0..used)).or_else(|| vectors::used_of_deque(self.copy, place, &chunk));
+        used.is_some_and(|used| !used.contains(&(edge.index() * 8)))
     }
 
     /// Whether a word of this node that leads to this chunk is no reference, as far as the classes of PyTorch show.

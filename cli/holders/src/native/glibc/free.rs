@@ -9,6 +9,8 @@
 //! | 2.34 to 2.41 | the same | a random number in the second word |
 //! | 2.42 on; 2.43 has no fastbins | 76 numbers of two bytes, 76 lists | the same |
 //!
+//! Also the memory that libstdc++ keeps for exceptions, in case that malloc has none.
+//!
 //! Lists from 2.32 on are mangled: a link is combined with its own address. A list is followed only as long as its chunks
 //! have the list's size and count as allocated, so it ends, whatever it contains.
 
@@ -39,6 +41,7 @@ const BINS: u64 = 127;
 
 /// Removes the freed chunks from those that count as allocated.
 pub fn remove(copy: &Image, modules: &Modules, pages: &mut Pages, heaps: &Heaps) {
+    remove_emergency_pool(copy, modules, pages);
     let mut random: Vec<(u64, u32)> = Vec::new();
     let mut marks: Vec<u64> = Vec::new();
     let has_marks = !has_old_libc(modules);
@@ -85,6 +88,30 @@ pub fn remove(copy: &Image, modules: &Modules, pages: &mut Pages, heaps: &Heaps)
         });
         for start in freed {
             pages.remove(copy, start);
+        }
+    }
+}
+
+/// Removes the memory that libstdc++ keeps for exceptions, if none of it is in use. It is never cleared.
+///
+/// ```text
+/// static memory:  │ first free part │ the memory │ bytes │      first free part:  │ bytes │ the next one: 0 │
+/// ```
+fn remove_emergency_pool(copy: &Image, modules: &Modules, pages: &mut Pages) {
+    let has_pool = |(nth, module): &(usize, &Module)| *nth == 0 || module.file_name().starts_with("libstdc++.so");
+    let modules = modules.all().iter().enumerate().filter(has_pool);
+    let places = modules.flat_map(|(_, module)| module.globals.iter().flat_map(|globals| globals.clone().step_by(8)));
+    for place in places {
+        let (memory, bytes) = (copy.word(place), copy.word(place + 16));
+        let is_pool = memory != 0
+            && copy.word(place + 8) == memory
+            && is_listed(copy, pages, memory, None)
+            && (copy.word(memory), copy.word(memory + 8)) == (bytes, 0)
+            && size_of(copy, memory)
+                .checked_sub(bytes)
+                .is_some_and(|more| more <= SMALLEST);
+        if is_pool {
+            pages.remove(copy, memory);
         }
     }
 }
