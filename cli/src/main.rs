@@ -36,7 +36,7 @@
 //! symbolize       names for code addresses
 //!
 //! output          files written completely or not at all
-//! progress        progress bars and messages on stderr
+//! progress        the progress bar and messages on stderr
 //! signals         SIGINT, SIGTERM and SIGHUP as events
 //! json            JSON that is safe to print, of values that `culeak::analysis` returns
 //! errors          how a command fails: one sentence and an exit code

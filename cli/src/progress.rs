@@ -1,29 +1,31 @@
-//! Progress bars on standard error, for work that takes longer than half a second, and messages that do not disturb them.
+//! A progress bar on standard error, for work that takes longer than half a second, and messages that do not disturb it.
 //!
-//! Work reports its progress through [`culeak::reader::progress`]. Concurrent work (the files of a folder, the records of one
-//! file) has one bar each, and a bar disappears when its work is done. Messages go through [`say`], which prints them above
-//! the bars; [`note`] and [`detail`] obey `--quiet` and `--verbose`. Deliberately absent: bars if standard error is not a terminal, or if the live view has the screen.
+//! Work reports its progress through [`culeak::reader::progress`]. Of concurrent work (the files of a folder, the records of one
+//! file) that which began first is shown. Messages go through [`say`], which replaces the bar until it is drawn again;
+//! [`note`] and [`detail`] obey `--quiet` and `--verbose`. Deliberately absent: a bar if standard error is not a terminal, or if the
+//! live view has the screen.
 
 use std::cell::Cell;
 use std::fmt::Display;
 use std::io::{IsTerminal, stderr};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 pub use culeak::reader::progress::{Progress, Unit};
 use culeak::reader::progress::{Shown, show_on};
-use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nix::sys::signal::SigSet;
+use terminal_size::{Width, terminal_size_of};
 
+use crate::document::cells::bar;
+use crate::document::columns::first;
 use crate::errors::Failure;
+use crate::text::units;
 
 /// Work that is shorter gets no bar.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// The same limit once a bar has been shown.
-const LATER: Duration = Duration::from_millis(150);
-/// Interval between updates of the bars.
+/// Interval between updates of the bar.
 const TICK: Duration = Duration::from_millis(100);
 
 static QUIET: AtomicBool = AtomicBool::new(false);
@@ -48,22 +50,18 @@ pub fn show() {
     // The new thread inherits a mask that leaves all signals to other threads.
     let before = SigSet::all().thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_SETMASK);
     let started = thread::Builder::new().name("progress".to_owned()).spawn(|| {
-        let mut patience = PATIENCE;
         loop {
             thread::sleep(TICK);
-            for work in current_work().iter_mut() {
-                work.update(patience);
-                if work.shown {
-                    patience = LATER;
-                }
-            }
+            let work = current_work();
+            let shown = work.iter().find(|bar| bar.began.elapsed() > PATIENCE);
+            shown.into_iter().for_each(Bar::draw);
         }
     });
     if let Ok(before) = before {
         let _ = before.thread_set_mask();
     }
     if started.is_ok() {
-        show_on(|what, total, unit| Box::new(Bar::new(what, total, unit)));
+        show_on(|what, total, unit| Box::new(Handle::new(what, total, unit)));
     }
 }
 
@@ -88,14 +86,16 @@ pub fn said_here() -> usize {
     SAID.get()
 }
 
-/// Prints a message on standard error, above the bars.
+/// Prints a message on standard error, in place of the bar.
 pub fn say(words: impl Display) {
     SAID.set(SAID.get() + 1);
     if let Some(heard) = HEARD.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
         heard.push(words.to_string());
         return;
     }
-    bars().suspend(|| eprintln!("culeak: {words}"));
+    let _work = current_work();
+    clear();
+    eprintln!("culeak: {words}");
 }
 
 /// Prints a message that `--quiet` suppresses: neither an error nor a warning nor a result.
@@ -117,75 +117,73 @@ pub fn fail(failure: &Failure) {
     say(format_args!("error: {failure}"));
 }
 
-fn bars() -> &'static MultiProgress {
-    static BARS: OnceLock<MultiProgress> = OnceLock::new();
-    BARS.get_or_init(|| MultiProgress::with_draw_target(ProgressDrawTarget::stderr()))
-}
-
-/// All current work.
-fn current_work() -> MutexGuard<'static, Vec<Work>> {
-    static WORK: Mutex<Vec<Work>> = Mutex::new(Vec::new());
+/// All current work, in the order in which it began.
+fn current_work() -> MutexGuard<'static, Vec<Bar>> {
+    static WORK: Mutex<Vec<Bar>> = Mutex::new(Vec::new());
     WORK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-struct Work {
-    number: u64,
-    bar: ProgressBar,
-    began: Instant,
-    shown: bool,
-}
+/// The last line on the terminal is a bar. It changes only while [`current_work`] is locked.
+static IS_DRAWN: AtomicBool = AtomicBool::new(false);
 
-impl Work {
-    fn update(&mut self, patience: Duration) {
-        if !self.shown && self.began.elapsed() > patience {
-            bars().add(self.bar.clone());
-            self.shown = true;
-        }
-        if self.shown {
-            self.bar.tick();
-        }
+/// Removes the bar from the terminal until it is drawn again.
+fn clear() {
+    if IS_DRAWN.swap(false, Relaxed) {
+        eprint!("\r\x1b[2K");
     }
 }
 
-/// The handle through which work sets its position.
 struct Bar {
-    number: u64,
-    bar: ProgressBar,
+    began: Instant,
+    what: String,
+    total: u64,
+    unit: Unit,
+    done: Arc<AtomicU64>,
 }
 
 impl Bar {
-    fn new(what: &str, total: u64, unit: Unit) -> Bar {
-        let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden());
-        let numbers = match unit {
-            Unit::Bytes => "{bytes}/{total_bytes}".to_owned(),
-            Unit::Of(things) => format!("{{human_pos}}/{{human_len}} {things}"),
+    fn draw(&self) {
+        let (done, total) = (self.done.load(Relaxed), self.total);
+        let numbers = match self.unit {
+            Unit::Bytes => format!("{} of {}", units::bytes(done), units::bytes(total)),
+            Unit::Of(things) => format!("{} of {} {things}", units::count(done), units::count(total)),
         };
-        let style = ProgressStyle::with_template(&format!("{{msg:20}} {{bar:30}} {numbers}"));
-        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        bar.set_message(what.to_owned());
-        let mut work = current_work();
-        let number = work.last().map_or(0, |last| last.number + 1);
-        work.push(Work {
-            number,
-            bar: bar.clone(),
+        let line = format!("{:20} {} {numbers}", self.what, bar(done, total));
+        let columns = terminal_size_of(stderr()).map_or(80, |(Width(columns), _)| usize::from(columns));
+        eprint!("\r\x1b[2K{}", first(&line, columns.saturating_sub(1)));
+        IS_DRAWN.store(true, Relaxed);
+    }
+}
+
+/// Through which work sets its position.
+struct Handle(Arc<AtomicU64>);
+
+impl Handle {
+    fn new(what: &str, total: u64, unit: Unit) -> Handle {
+        let done = Arc::new(AtomicU64::new(0));
+        current_work().push(Bar {
             began: Instant::now(),
-            shown: false,
+            what: what.to_owned(),
+            total,
+            unit,
+            done: Arc::clone(&done),
         });
-        Bar { number, bar }
+        Handle(done)
     }
 }
 
-impl Shown for Bar {
+impl Shown for Handle {
     fn at(&self, done: u64) {
-        self.bar.set_position(done);
+        self.0.store(done, Relaxed);
     }
 }
 
-impl Drop for Bar {
+impl Drop for Handle {
     fn drop(&mut self) {
         let mut work = current_work();
-        work.retain(|work| work.number != self.number);
-        self.bar.finish_and_clear();
-        bars().remove(&self.bar);
+        work.retain(|bar| !Arc::ptr_eq(&bar.done, &self.0));
+        if work.is_empty() {
+            clear();
+        }
     }
 }

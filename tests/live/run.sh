@@ -107,7 +107,7 @@ screen | grep -qE '14 blocks' && fail "paused: the numbers changed"
 keys '?'; keys ' '
 seen "and resumes with the newest" '28 MiB +14' '!PAUSED'
 keys l
-seen "the ledger of the process" '28 MiB +allocated by the program itself, in 14 blocks' 'read .* ago'
+seen "the ledger of the process" '28 MiB +allocated by the program itself, in 14 blocks'
 send "batch 1"
 seen "which follows it" '30 MiB +allocated by the program itself, in 15 blocks'
 send "free 1"

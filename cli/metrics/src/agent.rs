@@ -8,10 +8,10 @@
 //!
 //! At rest a pass costs a few system calls for each process. Reading takes at most a tenth of the time between
 //! passes, after the first pass, which reads everything; the recording that was read longest ago is read first. What failed is tried
-//! again after a while that doubles. The driver is asked about one process in a pass at most. Deliberately absent: sleeping and
+//! again after a while. The driver is asked about one process in a pass at most. Deliberately absent: sleeping and
 //! writing; the caller does both.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -57,7 +57,7 @@ pub trait Outlet {
 #[derive(Debug)]
 pub struct Update {
     pub page: Page,
-    /// What failed for the first time.
+    /// What failed, and did not in the pass before.
     pub failures: Vec<String>,
 }
 
@@ -83,12 +83,8 @@ const ASK_AGAIN: Duration = Duration::from_secs(600);
 const LOOK_EVERY: Duration = Duration::from_secs(600);
 /// A process of another host, whose end is not seen, has series of growth until its recording has not changed for this time.
 const GROWS_FOR: Duration = Duration::from_secs(600);
-/// The most failures that are remembered, each of which is reported once until it has not occurred for this time.
-const FAILURES_MAX: usize = 1000;
-const FAILURES_FOR: Duration = Duration::from_secs(3600);
-/// The first and the longest wait before something is tried again that failed.
-const AGAIN_FIRST: Duration = Duration::from_secs(30);
-const AGAIN_LAST: Duration = Duration::from_secs(1800);
+/// The wait before something is tried again that failed.
+const AGAIN: Duration = Duration::from_secs(30);
 
 pub struct Agent {
     settings: Settings,
@@ -96,29 +92,9 @@ pub struct Agent {
     /// The driver's figures by UUID.
     gpus: BTreeMap<String, (u64, u64)>,
     no_driver_until: Option<Instant>,
-    /// When each failure occurred last.
-    known_failures: BTreeMap<String, Instant>,
+    /// What failed in the last pass.
+    known_failures: BTreeSet<String>,
     is_first: bool,
-}
-
-/// Waits between attempts at what fails.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Again {
-    failures: u32,
-    /// Not before this time, on the clock of the caller.
-    at: Duration,
-}
-
-impl Again {
-    fn failed(&mut self, now: Duration) {
-        let factor = 1_u32 << self.failures.min(10);
-        self.at = now.saturating_add((AGAIN_FIRST * factor).min(AGAIN_LAST));
-        self.failures += 1;
-    }
-
-    fn is_due(&self, now: Duration) -> bool {
-        now >= self.at
-    }
 }
 
 /// A recording or a snapshot file.
@@ -136,7 +112,8 @@ struct Target {
     growth: Growth,
     read_at: Option<Instant>,
     asked_at: Option<Instant>,
-    read_again: Again,
+    /// When it is tried again if it failed, on the clock of the caller.
+    again_at: Duration,
 }
 
 /// What a file looked like when it was read.
@@ -166,7 +143,7 @@ impl Agent {
             targets: BTreeMap::new(),
             gpus: BTreeMap::new(),
             no_driver_until: None,
-            known_failures: BTreeMap::new(),
+            known_failures: BTreeSet::new(),
             is_first: true,
         }
     }
@@ -205,9 +182,12 @@ impl Agent {
             }));
         }
         self.is_first = false;
+        let failures: BTreeSet<String> = failures.into_iter().collect();
+        let new = failures.difference(&self.known_failures).cloned().collect();
+        self.known_failures = failures;
         Update {
             page: self.page(now_unix_ns, began),
-            failures: self.new_failures(failures, Instant::now()),
+            failures: new,
         }
     }
 
@@ -215,7 +195,7 @@ impl Agent {
     fn changed(&mut self, now: Duration) -> Vec<PathBuf> {
         let mut changed: Vec<(Option<Instant>, PathBuf)> = Vec::new();
         for (path, target) in &mut self.targets {
-            let again = target.failure.is_some() && target.read_again.is_due(now);
+            let again = target.failure.is_some() && now >= target.again_at;
             if again || target.has_changed(path) {
                 changed.push((target.read_at, path.clone()));
             }
@@ -242,7 +222,7 @@ impl Agent {
             Ok(snapshot) => snapshot,
             Err(reason) => return target.fail(path, reason, now_unix_ns),
         };
-        (target.failure, target.read_again) = (None, Again::default());
+        target.failure = None;
         let is_new = target.process.is_none();
         target.know(&snapshot);
         let runs = snapshot.process.state == ProcessState::Running && recording;
@@ -360,21 +340,6 @@ impl Agent {
             .filter_map(|labels| Some((labels.clone(), *self.gpus.get(&labels[1])?)))
             .collect()
     }
-
-    fn new_failures(&mut self, all: Vec<String>, now: Instant) -> Vec<String> {
-        self.known_failures
-            .retain(|_, last| now.saturating_duration_since(*last) < FAILURES_FOR);
-        let mut new = Vec::new();
-        for failure in all {
-            if let Some(last) = self.known_failures.get_mut(&failure) {
-                *last = now;
-            } else if self.known_failures.len() < FAILURES_MAX {
-                self.known_failures.insert(failure.clone(), now);
-                new.push(failure);
-            }
-        }
-        new
-    }
 }
 
 impl Target {
@@ -396,7 +361,7 @@ impl Target {
         // What failed for another reason, such as too many open files, changes no file.
         self.state = file_state(path);
         self.failure = Some(reason);
-        self.read_again.failed(Duration::from_nanos(now_unix_ns));
+        self.again_at = Duration::from_nanos(now_unix_ns) + AGAIN;
     }
 
     fn know(&mut self, snapshot: &Snapshot) {

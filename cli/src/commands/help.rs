@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use clap::Args;
 use culeak::analysis::categories::BUILT_IN;
 
-use crate::document::{columns, wrap};
+use crate::document::{Document, columns, wrap};
 use crate::errors::Failure;
 use crate::text;
 use crate::text::markdown;
@@ -156,7 +156,7 @@ pub fn execute(args: &HelpArgs, mut whole: clap::Command) -> Result<ExitCode, Fa
         if options.is_some() {
             writeln!(out)?;
         }
-        markdown::write(&guide.text(), &|target| guide.command(target), out)
+        guide.document().text(out)
     })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -231,6 +231,10 @@ impl Guide {
             Some((_, section)) => section_of(self.page, section),
             None => self.page.to_owned(),
         }
+    }
+
+    fn document(&self) -> Document {
+        markdown::document(&self.text(), &|target| self.command(target))
     }
 
     /// What the page is for, from the index. A section without a row of its own has its page's.

@@ -6,27 +6,23 @@ use std::ffi::{OsStr, OsString};
 use std::io::{IsTerminal, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::mpsc::{self, Sender};
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args};
 use nix::sys::signal::Signal;
-use ratatui::crossterm;
 
-use event_loop::Senders;
+use event_loop::View;
 
 use crate::errors::{Failure, USAGE};
 use crate::escape::Escaped;
 use crate::launch::preload::NOT_EXECUTABLE;
 use crate::launch::{self, RecordArgs, environment};
-use crate::live::names::{self, Unnamed};
-use crate::live::processes::{self, Order};
 use crate::live::state::State;
 use crate::live::terminal::{self, Screen};
-use crate::live::view::{self, Palette};
-use crate::live::watch::{self, Outlets, Source};
-use crate::live::{Message, ask, program, usage};
+use crate::live::watch::{self, Source};
+use crate::live::{program, view};
 use crate::options::NameArgs;
 use crate::text::units;
 use crate::{load, progress, text};
@@ -135,29 +131,40 @@ pub fn execute(args: &LiveArgs) -> Result<ExitCode, Failure> {
         // The view shows what is said when such a process is read.
         progress::choose_messages(true, false);
     }
-    let senders = start_watching(&source, args, &messages);
-    let mut screen = Screen::enter(Palette::new(text::wants_color())).inspect_err(|_| {
+    let (choose, chosen) = mpsc::channel();
+    let (watched, interval, names, outlet) = (source.clone(), args.every, args.names.clone(), messages.clone());
+    thread::spawn(move || watch::serve(&watched, interval, names, &outlet, &chosen));
+    let screen = Screen::enter(text::wants_color()).inspect_err(|_| {
         if let Some(program) = &program {
             program.signal(Signal::SIGTERM);
         }
     })?;
     terminal::listen(&messages);
-    let nanoseconds = u64::try_from(args.every.as_nanos()).unwrap_or(u64::MAX);
-    let mut state = State::new(source.waiting(), nanoseconds);
-    state.list.opens = match &source {
+    let mut state = State::new(source.waiting());
+    state.list_opens = match &source {
         Source::Path(path) => path.is_dir(),
         Source::Run { .. } => true,
         Source::Process(_) => false,
     };
-    let (end, ended) = event_loop::run(&mut state, &mut screen, senders, &inbox);
-    drop(screen);
+    let mut view = View {
+        state,
+        screen,
+        names: args.names.clone(),
+        chosen: choose,
+        messages,
+        program: None,
+    };
+    let end = view.run(&inbox);
+    let ended = view.program;
+    // Restores the terminal.
+    drop(view);
     event_loop::finish(&end, program, ended, &inbox)
 }
 
 /// Prints the current state of every process.
 fn once(args: &LiveArgs) -> Result<ExitCode, Failure> {
     let source = named_source(args.source.as_deref().unwrap_or_default())?;
-    let states = watch::once(&source, |root| args.names.places(root));
+    let states = watch::once(&source, args.names.clone());
     if states.is_empty() {
         return Err(Failure::new(format!(
             "live: nothing to show: {}; leave out --once to wait for it",
@@ -166,15 +173,13 @@ fn once(args: &LiveArgs) -> Result<ExitCode, Failure> {
     }
     let several = states.len() > 1;
     let width = match crossterm::terminal::size() {
-        Ok((columns, _)) if stdout().is_terminal() => columns,
+        Ok((columns, _)) if stdout().is_terminal() => columns.into(),
         _ => WIDTH_WITHOUT_TERMINAL,
     };
     let few = states.len() <= EACH;
     text::print(|out| {
         if several {
-            let processes = states.iter().flat_map(|state| &state.processes);
-            let list = processes::rows(processes, Order::Rank);
-            out.write_all(view::list_as_text(&list, width).as_bytes())?;
+            out.write_all(view::list_as_text(&states, width).as_bytes())?;
         }
         for state in states.iter().filter(|_| few) {
             if several {
@@ -185,7 +190,7 @@ fn once(args: &LiveArgs) -> Result<ExitCode, Failure> {
         }
         Ok(())
     })?;
-    let unreadable = states.iter().any(|state| state.reading_shown().is_none());
+    let unreadable = states.iter().any(|state| state.reading().is_none());
     Ok(ExitCode::from(if unreadable { USAGE } else { 0 }))
 }
 
@@ -193,7 +198,7 @@ fn once(args: &LiveArgs) -> Result<ExitCode, Failure> {
 const EACH: usize = 10;
 
 /// The width of rows with all columns.
-const WIDTH_WITHOUT_TERMINAL: u16 = 120;
+const WIDTH_WITHOUT_TERMINAL: usize = 120;
 
 /// What to watch: a process id, or a path that may not exist yet.
 fn named_source(argument: &OsStr) -> Result<Source, Failure> {
@@ -209,30 +214,4 @@ fn named_source(argument: &OsStr) -> Result<Source, Failure> {
         load::must_be_recording(&path)?;
     }
     Ok(Source::Path(path))
-}
-
-/// Starts the threads that read recordings, look up names and query the driver. The first receives the recording that is on the
-/// screen from the first of the returned senders. Two more threads search for what holds memory and add up the ledger, when asked.
-fn start_watching(source: &Source, args: &LiveArgs, messages: &Sender<Message>) -> Senders {
-    let (choose, chosen) = mpsc::channel();
-    let (unnamed, to_name): (Sender<Unnamed>, _) = mpsc::channel();
-    let (usage, to_ask) = mpsc::channel();
-    let outlets = Outlets {
-        messages: messages.clone(),
-        unnamed,
-        usage,
-    };
-    let (source, interval) = (source.clone(), args.every);
-    thread::spawn(move || watch::serve(&source, interval, &outlets, &chosen));
-    let (answers, name_args) = (messages.clone(), args.names.clone());
-    thread::spawn(move || names::serve(&to_name, &answers, |root| name_args.places(root)));
-    let answers = messages.clone();
-    thread::spawn(move || usage::serve(&to_ask, &answers));
-    let (questions, to_answer) = mpsc::channel();
-    let (answers, name_args) = (messages.clone(), args.names.clone());
-    thread::spawn(move || ask::serve(&to_answer, &answers, |root| name_args.places(root)));
-    Senders {
-        chosen: choose,
-        questions,
-    }
 }

@@ -143,7 +143,7 @@ pub fn things(n: u64, noun: &str) -> Cell {
 }
 
 /// A bar of 20 characters. It is empty or full only if the part is nothing or all.
-fn bar(part: u64, all: u64) -> String {
+pub fn bar(part: u64, all: u64) -> String {
     const LONG: u64 = 20;
     let share = (u128::from(part) * u128::from(LONG))
         .checked_div(all.into())

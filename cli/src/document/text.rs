@@ -5,9 +5,10 @@ use std::ops::Add;
 
 use culeak::analysis::function_name::plain;
 
-use super::columns::{available, end_of, padded, shortened, width};
+use super::columns::{available, end_of, first, padded, shortened, width};
 use super::{
-    BOLD, Block, Cell, Column, DIM, Document, PLAIN, Rows, Site, StackLine, Table, Text, Tree, WARN, styled, wrap,
+    BOLD, Block, Cell, Column, DIM, Document, PLAIN, Rows, Site, StackLine, Style, Table, Text, Tree, WARN, styled,
+    wrap,
 };
 use crate::errors::Failure;
 use crate::escape::Escaped;
@@ -82,17 +83,6 @@ impl Document {
             .collect()
     }
 
-    /// The lines with escape sequences for their styles.
-    pub fn ansi_lines(&self) -> Vec<String> {
-        let line = |line: &Text| {
-            let mut out = Vec::new();
-            // Writing to memory does not fail.
-            let _ = line.write(&mut out);
-            String::from_utf8_lossy(&out).trim_end_matches('\n').to_owned()
-        };
-        self.lines().iter().map(line).collect()
-    }
-
     /// The lines, without line breaks.
     pub fn lines(&self) -> Vec<Text> {
         let mut lines = Vec::new();
@@ -152,6 +142,30 @@ impl Text {
 
     fn width(&self) -> usize {
         self.0.iter().map(|(_, text)| width(text)).sum()
+    }
+
+    /// The text, cut at the end if it is too wide.
+    #[must_use]
+    pub fn cut(mut self, columns: usize) -> Text {
+        if self.width() > columns {
+            let mut room = columns.saturating_sub(1);
+            for (_, text) in &mut self.0 {
+                *text = first(text, room).to_owned();
+                room -= width(text);
+            }
+            self = self + "…";
+        }
+        self
+    }
+
+    /// The text with escape sequences for its styles.
+    pub fn ansi(&self, colours: bool) -> String {
+        let style = |style: Style| if colours { style } else { style.fg_color(None) };
+        let pieces = self.0.iter().map(|(of, text)| (style(*of), text.clone()));
+        let mut out = Vec::new();
+        // Writing to memory does not fail.
+        let _ = Text(pieces.collect()).write(&mut out);
+        String::from_utf8_lossy(&out).trim_end_matches('\n').to_owned()
     }
 }
 

@@ -72,10 +72,15 @@ fn width(text: &str) -> usize {
 
 /// The line, broken between words so that each part fits. Escape sequences stay where they are.
 pub fn wrapped(line: &str, columns: usize) -> String {
+    broken(line, columns, hanging_indent(line))
+}
+
+/// As [`wrapped`], with this indent of what continues below.
+pub fn broken(line: &str, columns: usize, hang: usize) -> String {
     if width(line) <= columns {
         return line.to_owned();
     }
-    let hang = hanging_indent(line).min(columns / 2);
+    let hang = hang.min(columns / 2);
     let mut text = String::with_capacity(line.len() + line.len() / 8);
     let (mut at, mut gap) = (0, 0);
     for (nth, word) in words(line).iter().enumerate() {

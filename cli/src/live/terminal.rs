@@ -4,21 +4,23 @@
 //! waits for SIGTERM, SIGHUP and similar signals and ends the view in order. They are blocked before the first thread
 //! starts, so that only SIGKILL can leave the terminal in raw mode.
 
-use std::io::{self, IsTerminal, Stdout, Write, stdout};
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal, Write, stdout};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::{panic, process, thread};
 
+use crossterm::cursor::{Hide, Show};
+use crossterm::terminal::{
+    self, DisableLineWrap, EnableLineWrap, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode,
+    enable_raw_mode,
+};
+use crossterm::{event, execute};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, raise};
-use ratatui::Terminal;
-use ratatui::backend::{Backend, CrosstermBackend};
-use ratatui::crossterm::cursor::{Hide, Show};
-use ratatui::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode};
-use ratatui::crossterm::{event, execute};
 
 use super::Message;
 use super::state::State;
-use super::view::{self, Palette};
+use super::view;
 use crate::errors::Failure;
 
 /// Checks that standard input and output are a usable terminal.
@@ -91,18 +93,19 @@ pub fn die_of(signal: Signal) -> ! {
 
 /// The alternate screen in raw mode, until dropped.
 pub struct Screen {
-    terminal: Terminal<CrosstermBackend<Stdout>>,
-    palette: Palette,
+    colours: bool,
+    /// What it shows.
+    shown: Vec<String>,
 }
 
 impl Screen {
     /// # Errors
     /// The terminal cannot be switched.
-    pub fn enter(palette: Palette) -> Result<Screen, Failure> {
+    pub fn enter(colours: bool) -> Result<Screen, Failure> {
         put_back_on_panic();
-        let terminal = take().and_then(|()| Terminal::new(CrosstermBackend::new(stdout())));
-        match terminal {
-            Ok(terminal) => Ok(Screen { terminal, palette }),
+        let shown = Vec::new();
+        match take() {
+            Ok(()) => Ok(Screen { colours, shown }),
             Err(error) => {
                 put_back();
                 Err(Failure::new(format!(
@@ -112,19 +115,29 @@ impl Screen {
         }
     }
 
+    /// Writes the lines that have changed.
     pub fn draw(&mut self, state: &mut State) -> io::Result<()> {
-        let palette = self.palette;
-        self.terminal.draw(|frame| view::draw(state, &palette, frame))?;
-        Ok(())
+        let (columns, rows) = terminal::size()?;
+        let lines = view::screen(state, [columns.into(), rows.into()], self.colours);
+        let mut text = Hide.to_string();
+        if lines.len() != self.shown.len() {
+            // A screen of another size.
+            text += "\x1b[2J";
+            self.shown = vec![String::new(); lines.len()];
+        }
+        for (nth, (line, shown)) in lines.iter().zip(&self.shown).enumerate() {
+            if line != shown {
+                let _ = write!(text, "\x1b[{};1H\x1b[0m\x1b[2K{line}\x1b[0m", nth + 1);
+            }
+        }
+        self.shown = lines;
+        stdout().write_all(text.as_bytes())?;
+        stdout().flush()
     }
 
     /// Makes the next drawing repaint the whole screen.
-    pub fn forget(&mut self) -> io::Result<()> {
-        // `Terminal::clear` queries the cursor position, and the thread that reads keys would get the answer.
-        let mut backend = CrosstermBackend::new(stdout());
-        backend.clear()?;
-        self.terminal = Terminal::new(backend)?;
-        Ok(())
+    pub fn forget(&mut self) {
+        self.shown.clear();
     }
 
     /// Returns the terminal to the shell, stops the process, and takes the terminal again when continued.
@@ -139,7 +152,8 @@ impl Screen {
         // crossterm still counts raw mode as on, so switch it off first.
         disable_raw_mode()?;
         take()?;
-        self.forget()
+        self.forget();
+        Ok(())
     }
 }
 
@@ -155,7 +169,7 @@ static TAKEN: AtomicBool = AtomicBool::new(false);
 fn take() -> io::Result<()> {
     TAKEN.store(true, Ordering::SeqCst);
     enable_raw_mode()?;
-    execute!(stdout(), EnterAlternateScreen, Hide)
+    execute!(stdout(), EnterAlternateScreen, DisableLineWrap, Hide)
 }
 
 /// Restores the terminal. Errors are ignored: there is no other way to restore it.
@@ -164,7 +178,7 @@ fn put_back() {
         return;
     }
     let _ = disable_raw_mode();
-    let _ = execute!(stdout(), Show, LeaveAlternateScreen);
+    let _ = execute!(stdout(), Show, EnableLineWrap, LeaveAlternateScreen);
     let _ = stdout().flush();
 }
 

@@ -1,4 +1,3 @@
-//! Data for tests of the live view, and the benchmark of a refresh.
+//! Data for tests of the live view.
 
-mod million;
 pub mod sample;

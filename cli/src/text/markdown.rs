@@ -1,43 +1,32 @@
-//! Markdown for a terminal: the pages of the documentation, for `culeak help`.
+//! A page of Markdown as a document: paragraphs that fit the terminal, indented code, lists, and tables.
 //!
-//! Paragraphs are filled, code keeps its lines, and a table is aligned if it fits; otherwise each row becomes a term and its
-//! description, with their headings. A link to another page is followed by the command that shows it. Deliberately absent: images.
+//! Deliberately absent: images, and the addresses of links to files that no command shows.
 
-use std::io::{self, Write};
-
-use anstream::adapter::strip_str;
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
-use super::columns;
-use super::parts::{BOLD, Styled};
+use crate::document::{Document, Rows, bold, columns, wrap};
 
-/// Wider lines are hard to read.
+/// Prose is no wider than this on wide terminals, or outside of a terminal.
 const WIDEST: usize = 100;
-const CODE_INDENT: &str = "    ";
+const CODE_INDENT: usize = 4;
 
-/// The text of one line of Markdown.
+/// One line of Markdown without its marks.
 pub fn plain(text: &str) -> String {
-    let mut out = Vec::new();
-    // Writing to memory cannot fail.
-    write_with(text, usize::MAX, &|_| None, &mut out).unwrap_or_default();
-    strip_str(&String::from_utf8_lossy(&out)).to_string().trim().to_owned()
+    let lines = document(text, &|_| None).plain_lines();
+    lines.join(" ").trim().to_owned()
 }
 
-/// The command that shows the target of a link, if there is one.
+/// The command that shows the page which a link leads to.
 pub type Command<'c> = dyn Fn(&str) -> Option<String> + 'c;
 
-/// Writes a page.
-pub fn write(page: &str, command: &Command, out: &mut dyn Write) -> io::Result<()> {
-    write_with(page, columns::available().unwrap_or(WIDEST).min(WIDEST), command, out)
-}
-
-fn write_with(page: &str, columns: usize, command: &Command, out: &mut dyn Write) -> io::Result<()> {
+/// The page.
+pub fn document(page: &str, command: &Command) -> Document {
     let mut writer = Writer {
-        out,
-        columns,
+        page: Document::default(),
+        columns: columns::available().unwrap_or(WIDEST).min(WIDEST),
         command,
         inline: String::new(),
-        indent: Vec::new(),
+        lists: Vec::new(),
         marker: None,
         in_code: false,
         link: (String::new(), 0),
@@ -45,63 +34,62 @@ fn write_with(page: &str, columns: usize, command: &Command, out: &mut dyn Write
         rows: Vec::new(),
         begun: false,
     };
-    for event in Parser::new_ext(page, Options::ENABLE_TABLES) {
-        writer.take(event)?;
-    }
-    writer.paragraph()
+    Parser::new_ext(page, Options::ENABLE_TABLES).for_each(|event| writer.take(event));
+    writer.paragraph();
+    writer.page
 }
 
-struct Writer<'o> {
-    out: &'o mut dyn Write,
+struct Writer<'c> {
+    page: Document,
     columns: usize,
-    command: &'o Command<'o>,
-    /// The paragraph, heading or cell that has begun.
+    command: &'c Command<'c>,
+    /// The text of the paragraph, heading or cell that has begun.
     inline: String,
-    /// One entry for each list that is open: the number of its next item, if it has numbers.
-    indent: Vec<Option<u64>>,
-    /// In front of the next paragraph.
+    /// The next number of each open list.
+    lists: Vec<Option<u64>>,
+    /// In front of the item that has begun.
     marker: Option<String>,
     in_code: bool,
-    /// The target of the open link, and where its text begins.
+    /// Where the link that has begun leads, and where its text begins.
     link: (String, usize),
-    /// Where the description of the open image begins.
+    /// Where the description of the image begins.
     image: usize,
+    /// The table that has begun.
     rows: Vec<Vec<String>>,
-    /// Something was written, so a block starts with an empty line.
     begun: bool,
 }
 
 impl Writer<'_> {
-    fn take(&mut self, event: Event) -> io::Result<()> {
+    fn take(&mut self, event: Event) {
         match event {
-            Event::Text(text) if self.in_code => return self.code(&text),
+            Event::Text(text) if self.in_code => {
+                let indent = CODE_INDENT + 2 * self.lists.len();
+                text.lines().for_each(|line| self.page.indented(indent, line));
+            }
             Event::Text(text) | Event::Code(text) => self.inline.push_str(&text),
-            Event::SoftBreak => self.inline.push(' '),
-            Event::HardBreak => self.inline.push('\n'),
-            Event::Rule => {}
-            Event::Start(tag) => return self.open(tag),
-            Event::End(tag) => return self.close(tag),
+            Event::SoftBreak | Event::HardBreak => self.inline.push(' '),
+            Event::Start(tag) => self.open(tag),
+            Event::End(tag) => self.close(tag),
             _ => {}
         }
-        Ok(())
     }
 
-    fn open(&mut self, tag: Tag) -> io::Result<()> {
+    fn open(&mut self, tag: Tag) {
         match tag {
             Tag::CodeBlock(_) => {
-                self.paragraph()?;
-                self.gap()?;
+                self.paragraph();
+                self.gap();
                 self.in_code = true;
             }
             Tag::List(first) => {
-                self.paragraph()?;
-                if self.indent.is_empty() {
-                    self.gap()?;
+                self.paragraph();
+                if self.lists.is_empty() {
+                    self.gap();
                 }
-                self.indent.push(first);
+                self.lists.push(first);
             }
             Tag::Item => {
-                self.marker = Some(match self.indent.last_mut() {
+                self.marker = Some(match self.lists.last_mut() {
                     Some(Some(number)) => {
                         *number += 1;
                         format!("{}. ", *number - 1)
@@ -111,153 +99,102 @@ impl Writer<'_> {
             }
             Tag::Link { dest_url, .. } => self.link = (dest_url.to_string(), self.inline.len()),
             Tag::Image { .. } => self.image = self.inline.len(),
-            Tag::Table(_) => self.rows.clear(),
             Tag::TableHead | Tag::TableRow => self.rows.push(Vec::new()),
             _ => {}
         }
-        Ok(())
     }
 
-    fn close(&mut self, tag: TagEnd) -> io::Result<()> {
+    fn close(&mut self, tag: TagEnd) {
         match tag {
             TagEnd::Heading(_) => {
-                let heading = std::mem::take(&mut self.inline);
-                self.gap()?;
-                writeln!(self.out, "{}", Styled(BOLD, heading))?;
+                self.gap();
+                self.page.line(bold(std::mem::take(&mut self.inline)));
             }
-            TagEnd::Paragraph | TagEnd::Item => self.paragraph()?,
+            TagEnd::Paragraph | TagEnd::Item => self.paragraph(),
             TagEnd::CodeBlock => self.in_code = false,
-            TagEnd::List(_) => {
-                self.indent.pop();
-            }
-            TagEnd::Link => {
-                let (target, begin) = std::mem::take(&mut self.link);
-                if target.starts_with("http") {
-                    self.inline.push_str(&format!(" ({target})"));
-                } else if let Some(command) = (self.command)(&target) {
-                    // The name of a file means nothing to a reader without the folder.
-                    match self.inline[begin..].ends_with(".md") || self.inline[begin..].ends_with('/') {
-                        true => self.inline.replace_range(begin.., &command),
-                        false => self.inline.push_str(&format!(" ({command})")),
-                    }
-                }
-            }
+            TagEnd::List(_) => drop(self.lists.pop()),
+            TagEnd::Link => self.linked(),
             // Instead of an image there would be its description.
             TagEnd::Image => self.inline.truncate(self.image),
             TagEnd::TableCell => {
                 let cell = std::mem::take(&mut self.inline);
-                if let Some(row) = self.rows.last_mut() {
-                    row.push(cell);
-                }
+                self.rows.last_mut().into_iter().for_each(|row| row.push(cell.clone()));
             }
-            TagEnd::Table => self.table()?,
+            TagEnd::Table => self.table(),
             _ => {}
         }
-        Ok(())
     }
 
-    /// An empty line between two blocks.
-    fn gap(&mut self) -> io::Result<()> {
-        if std::mem::replace(&mut self.begun, true) {
-            writeln!(self.out)?;
+    fn linked(&mut self) {
+        let (target, begin) = std::mem::take(&mut self.link);
+        if target.starts_with("http") {
+            self.inline.push_str(&format!(" ({target})"));
+        } else if let Some(command) = (self.command)(&target) {
+            // The name of a file means nothing to a reader without the folder.
+            match self.inline[begin..].ends_with(".md") || self.inline[begin..].ends_with('/') {
+                true => self.inline.replace_range(begin.., &command),
+                false => self.inline.push_str(&format!(" ({command})")),
+            }
         }
-        Ok(())
     }
 
-    fn code(&mut self, text: &str) -> io::Result<()> {
-        let indent = "  ".repeat(self.indent.len());
-        text.lines()
-            .try_for_each(|line| writeln!(self.out, "{}", format!("{CODE_INDENT}{indent}{line}").trim_end()))
+    fn gap(&mut self) {
+        if std::mem::replace(&mut self.begun, true) {
+            self.page.blank();
+        }
     }
 
-    /// Writes the paragraph that has begun.
-    fn paragraph(&mut self) -> io::Result<()> {
+    fn paragraph(&mut self) {
         let text = std::mem::take(&mut self.inline);
         if text.trim().is_empty() {
-            return Ok(());
+            return;
         }
         let marker = self.marker.take();
-        let outer = "  ".repeat(self.indent.len().saturating_sub(1));
-        let inner = match (&marker, self.indent.is_empty()) {
-            (Some(marker), _) => " ".repeat(marker.len()),
-            (None, true) => String::new(),
-            (None, false) => "  ".to_owned(),
-        };
         // The items of a list stand together.
         if marker.is_none() {
-            self.gap()?;
+            self.gap();
         }
-        let first = format!("{outer}{}", marker.as_deref().unwrap_or(&inner));
-        let lines = filled(&text, self.columns, &first, &format!("{outer}{inner}"));
-        writeln!(self.out, "{lines}")
+        let hang = marker.as_ref().map_or(0, String::len);
+        let depth = self.lists.len().saturating_sub(usize::from(marker.is_some()));
+        self.filled(2 * depth, &(marker.unwrap_or_default() + &text), hang);
     }
 
-    fn table(&mut self) -> io::Result<()> {
-        const GAP: usize = 2;
-        let rows = std::mem::take(&mut self.rows);
-        let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
-        let widest = |column: usize| {
-            let cells = rows
-                .iter()
-                .map(|row| row.get(column).map_or(0, |cell| columns::width(cell)));
-            cells.max().unwrap_or_default()
-        };
-        let widths: Vec<usize> = (0..columns).map(widest).collect();
-        let fits = widths.iter().map(|width| width.saturating_add(GAP)).sum::<usize>() <= self.columns;
-        self.gap()?;
-        for (nth, row) in rows.iter().enumerate() {
-            if fits {
-                let cells = row
-                    .iter()
-                    .zip(&widths)
-                    .map(|(cell, &width)| columns::padded(cell, width + GAP));
-                let line = cells.collect::<String>();
-                match nth {
-                    0 => writeln!(self.out, "{}", Styled(BOLD, line.trim_end()))?,
-                    _ => writeln!(self.out, "{}", line.trim_end())?,
-                }
-                continue;
-            }
-            let Some((term, rest)) = row.split_first() else {
-                continue;
-            };
-            if nth == 0 {
-                if !term.is_empty() {
-                    writeln!(self.out, "{}", Styled(BOLD, term))?;
-                }
-                continue;
-            }
-            writeln!(self.out, "{}", filled(term, self.columns, "", "  "))?;
-            for (heading, cell) in rows[0].iter().skip(1).zip(rest).filter(|(_, cell)| !cell.is_empty()) {
-                let cell = match heading.is_empty() {
-                    true => cell.clone(),
-                    false => format!("{heading}: {cell}"),
-                };
-                writeln!(self.out, "{}", filled(&cell, self.columns, CODE_INDENT, CODE_INDENT))?;
-            }
-        }
-        Ok(())
+    fn filled(&mut self, indent: usize, text: &str, hang: usize) {
+        let lines = wrap::broken(text.trim(), self.columns.saturating_sub(indent), hang);
+        lines.lines().for_each(|line| self.page.indented(indent, line));
     }
-}
 
-/// The words in lines of this width; `first` is in front of the first line, `others` in front of the others.
-fn filled(text: &str, columns: usize, first: &str, others: &str) -> String {
-    let mut lines = Vec::new();
-    let mut line = first.to_owned();
-    let mut is_empty = true;
-    for word in text.split_whitespace() {
-        if !is_empty && columns::width(&line).saturating_add(1 + columns::width(word)) > columns {
-            lines.push(std::mem::replace(&mut line, others.to_owned()));
-            is_empty = true;
+    /// A table; one that does not fit has a paragraph for each row, with the other cells below the first.
+    fn table(&mut self) {
+        let mut rows = std::mem::take(&mut self.rows);
+        if rows.is_empty() {
+            return;
         }
-        if !is_empty {
-            line.push(' ');
+        self.gap();
+        let cell = |row: &Vec<String>, nth: usize| row.get(nth).cloned().unwrap_or_default();
+        let columns = rows.first().map_or(0, Vec::len);
+        let widest = |nth: usize| rows.iter().map(|row| columns::width(&cell(row, nth)) + 2).max();
+        let fits = (0..columns).filter_map(widest).sum::<usize>() <= self.columns;
+        let headings = rows.remove(0);
+        if fits {
+            let mut table = Rows::of(rows).indent(0);
+            for (nth, heading) in headings.into_iter().enumerate() {
+                // A page is shown once.
+                table = table.column(heading.leak(), |row| cell(row, nth));
+            }
+            return self.page.table(table);
         }
-        line.push_str(word);
-        is_empty = false;
+        if !headings[0].is_empty() {
+            self.page.line(bold(&headings[0]));
+        }
+        for row in rows {
+            self.filled(0, &cell(&row, 0), 2);
+            for (heading, cell) in headings.iter().zip(&row).skip(1).filter(|(_, cell)| !cell.is_empty()) {
+                let label = if heading.is_empty() { "" } else { ": " };
+                self.filled(CODE_INDENT, &format!("{heading}{label}{cell}"), 0);
+            }
+        }
     }
-    lines.push(line);
-    lines.join("\n")
 }
 
 #[cfg(test)]
@@ -265,10 +202,8 @@ mod tests {
     use super::*;
 
     fn rendered(page: &str, columns: usize) -> String {
-        let mut out = Vec::new();
         let command = |target: &str| (target == "job.md#ranks").then(|| "culeak help jobs".to_owned());
-        write_with(page, columns, &command, &mut out).expect("memory is writable");
-        strip_str(std::str::from_utf8(&out).expect("text")).to_string()
+        columns::with_available(columns, || document(page, &command).plain())
     }
 
     #[test]

@@ -1,53 +1,96 @@
 //! JUnit XML: a suite per process, a test per call site, and one for the limits on the total.
 
 use std::io::{self, Write};
-use std::time::Duration;
 
 use culeak::analysis::check::{Judged, Outcome, Verdict};
 use culeak::analysis::job::identity;
-use quick_junit::{NonSuccessKind, Property, Report, TestCase, TestCaseStatus, TestSuite};
 
 use super::{Kind, apart_from_limits, findings, stack_text, summary, title, title_of_objects};
+use crate::document::html;
 use crate::escape::Escaped;
 use crate::text::parts;
 
-pub fn write(verdicts: &[(&str, Verdict)], out: &mut dyn Write) -> io::Result<()> {
-    let mut report = Report::new("culeak check");
-    for (source, verdict) in verdicts {
-        report.add_test_suite(suite(source, verdict));
-    }
-    let xml = report.to_string().map_err(io::Error::other)?;
-    // The schema of Jenkins allows this attribute only on suites, not on the root. No test is ever skipped.
-    out.write_all(xml.replacen(r#" skipped="0""#, "", 1).as_bytes())
+/// A test.
+struct Case {
+    class: &'static str,
+    name: String,
+    /// The time is that of the whole process; call sites have none.
+    time_ns: u64,
+    /// The element that says why it did not pass, the reason in one line and its kind, and all that is known.
+    bad: Option<(&'static str, String, Kind, String)>,
 }
 
-fn suite(source: &str, verdict: &Verdict) -> TestSuite {
-    let mut suite = TestSuite::new(Escaped(source).to_string());
-    suite.add_property(Property::new("summary", summary(verdict)));
-    if let Some(rank) = identity::rank_of(verdict.process.ranks) {
-        suite.add_property(Property::new("rank", rank.to_string()));
+pub fn write(verdicts: &[(&str, Verdict)], out: &mut dyn Write) -> io::Result<()> {
+    let suites: Vec<Vec<Case>> = verdicts.iter().map(|(_, verdict)| cases(verdict)).collect();
+    let all: Vec<&Case> = suites.iter().flatten().collect();
+    writeln!(out, r#"<?xml version="1.0" encoding="UTF-8"?>"#)?;
+    writeln!(out, r#"<testsuites name="culeak check" {}>"#, counts(&all))?;
+    for ((source, verdict), cases) in verdicts.iter().zip(&suites) {
+        let (name, time) = (xml(&Escaped(source).to_string()), seconds(verdict.process.lasted_ns));
+        let counts = counts(&cases.iter().collect::<Vec<_>>());
+        writeln!(out, r#"<testsuite name="{name}" {counts} skipped="0" time="{time}">"#)?;
+        writeln!(out, "<properties>")?;
+        writeln!(out, r#"<property name="summary" value="{}"/>"#, xml(&summary(verdict)))?;
+        if let Some(rank) = identity::rank_of(verdict.process.ranks) {
+            writeln!(out, r#"<property name="rank" value="{rank}"/>"#)?;
+        }
+        writeln!(out, "</properties>")?;
+        cases.iter().try_for_each(|case| case.write(out))?;
+        writeln!(out, "</testsuite>")?;
     }
-    let lasted = Duration::from_nanos(verdict.process.lasted_ns);
-    suite.set_time(lasted);
+    writeln!(out, "</testsuites>")
+}
+
+fn counts(cases: &[&Case]) -> String {
+    let count = |element| {
+        let is_one = |case: &&&Case| case.bad.as_ref().is_some_and(|bad| bad.0 == element);
+        cases.iter().filter(is_one).count()
+    };
+    let (failures, errors) = (count("failure"), count("error"));
+    format!(r#"tests="{}" failures="{failures}" errors="{errors}""#, cases.len())
+}
+
+fn seconds(ns: u64) -> String {
+    format!("{:.3}", ns as f64 / 1e9)
+}
+
+/// Text for an attribute or between tags; some characters cannot be in XML at all, and not every reader knows numbers of characters.
+fn xml(text: &str) -> String {
+    let text = html::escape(text).replace("&#39;", "&apos;");
+    text.replace(['\u{fffe}', '\u{ffff}'], "\u{fffd}")
+}
+
+impl Case {
+    fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        let (name, class, time) = (xml(&self.name), self.class, seconds(self.time_ns));
+        write!(out, r#"<testcase name="{name}" classname="{class}" time="{time}">"#)?;
+        if let Some((element, message, kind, text)) = &self.bad {
+            let (message, kind, text) = (xml(message), kind.id(), xml(text));
+            write!(
+                out,
+                r#"<{element} message="{message}" type="{kind}">{text}</{element}>"#
+            )?;
+        }
+        writeln!(out, "</testcase>")
+    }
+}
+
+fn cases(verdict: &Verdict) -> Vec<Case> {
     let whole: Vec<_> = findings(verdict)
         .into_iter()
         .filter(|finding| finding.stack.is_none())
         .collect();
-    let mut status = TestCaseStatus::success();
-    if let Some(first) = whole.first() {
-        status = TestCaseStatus::non_success(match verdict.outcome {
-            Outcome::NoVerdict => NonSuccessKind::Error,
-            _ => NonSuccessKind::Failure,
-        });
-        status.set_message(first.title.clone()).set_type(first.kind.id());
-        let all: Vec<_> = whole.iter().map(|finding| finding.title.as_str()).collect();
-        status.set_description(all.join("\n"));
-    }
-    let mut limits = TestCase::new("limits", status);
-    limits.set_classname("culeak");
-    // The time is that of the whole process; call sites have none.
-    limits.set_time(lasted);
-    suite.add_test_case(limits);
+    let element = match verdict.outcome {
+        Outcome::NoVerdict => "error",
+        _ => "failure",
+    };
+    let all: Vec<_> = whole.iter().map(|finding| finding.title.as_str()).collect();
+    let mut cases = vec![Case {
+        class: "culeak",
+        name: "limits".to_owned(),
+        time_ns: verdict.process.lasted_ns,
+        bad: (whole.first()).map(|first| (element, first.title.clone(), first.kind, all.join("\n"))),
+    }];
     for judged in verdict.rows.iter().filter(|_| !verdict.judges_only_objects()) {
         let apart = apart_from_limits(judged, verdict);
         let (title, kind) = match apart.first().filter(|_| judged.only_by_class) {
@@ -55,36 +98,26 @@ fn suite(source: &str, verdict: &Verdict) -> TestSuite {
             None => (title(judged, verdict), Kind::Leak),
         };
         let reasons: String = apart.iter().map(|finding| format!("{}\n", finding.title)).collect();
-        suite.add_test_case(of_site("culeak.sites", "", judged, kind, title, &reasons));
+        cases.push(of_site("culeak.sites", "", judged, kind, title, &reasons));
     }
     for of in &verdict.objects {
         let by = format!("{} by ", of.row.kind_of_objects().map_or("", culeak::kind::Kind::name));
-        suite.add_test_case(of_site(
-            "culeak.objects",
-            &by,
-            of,
-            Kind::Objects,
-            title_of_objects(of),
-            "",
-        ));
+        let title = title_of_objects(of);
+        cases.push(of_site("culeak.objects", &by, of, Kind::Objects, title, ""));
     }
-    suite
+    cases
 }
 
 /// The test of a call site, which fails for this reason if it fails.
-fn of_site(class: &str, by: &str, judged: &Judged, kind: Kind, title: String, reasons: &str) -> TestCase {
+fn of_site(class: &'static str, by: &str, judged: &Judged, kind: Kind, title: String, reasons: &str) -> Case {
     let stack = judged.row.stack();
-    let mut status = TestCaseStatus::success();
-    if judged.to_blame {
-        status = TestCaseStatus::non_success(NonSuccessKind::Failure);
-        status.set_message(title).set_type(kind.id());
-        status.set_description(format!("{reasons}{}", stack_text(stack)));
-    }
     let place = stack.site().and_then(|site| site.short_place());
     let place: String = place.iter().map(|place| format!(" {}", Escaped(place))).collect();
-    let name = format!("{by}{}{place}", parts::name(&judged.row.label));
-    let mut case = TestCase::new(name, status);
-    case.set_classname(class);
-    case.set_time(Duration::ZERO);
-    case
+    let text = || format!("{reasons}{}", stack_text(stack));
+    Case {
+        class,
+        name: format!("{by}{}{place}", parts::name(&judged.row.label)),
+        time_ns: 0,
+        bad: judged.to_blame.then(|| ("failure", title, kind, text())),
+    }
 }

@@ -315,6 +315,7 @@ fn a_read_that_failed_is_tried_again_though_the_file_is_the_same() {
         Some(100.0),
         "as of the last read"
     );
+    assert!(at(&mut inputs, 2).failures.is_empty(), "it is reported once");
     inputs.no_files = false;
     let update = at(&mut inputs, 32);
     assert_eq!(sum(&update, Name::Held, &["device"]), Some(111.0));
@@ -334,23 +335,4 @@ fn a_pass_ends_when_the_caller_stops() {
     };
     pass(&mut agent, &mut inputs);
     assert_eq!(inputs.reads.len(), 1);
-}
-
-#[test]
-fn failures_are_forgotten_when_they_have_not_occurred_for_long() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let mut agent = Agent::new(settings(folder.path()));
-    let start = Instant::now();
-    let mut said = |minutes: u64, failures: &[&str]| {
-        let failures = failures.iter().map(|failure| (*failure).to_owned()).collect();
-        agent
-            .new_failures(failures, start + Duration::from_secs(60 * minutes))
-            .len()
-    };
-    assert_eq!((said(0, &["a", "b"]), said(50, &["a"])), (2, 0));
-    assert_eq!(said(70, &["a", "b"]), 1, "b has not occurred for an hour");
-    let many: Vec<String> = (0..2 * FAILURES_MAX).map(|n| n.to_string()).collect();
-    let many: Vec<&str> = many.iter().map(String::as_str).collect();
-    assert!(said(80, &many) < FAILURES_MAX);
-    assert_eq!(said(200, &["c"]), 1, "there is room again");
 }

@@ -1,22 +1,22 @@
 //! The loop that handles every message of the live view, and what follows it.
 
-use std::io;
 use std::path::PathBuf;
 use std::process::{ExitCode, ExitStatus};
 use std::sync::mpsc::{Receiver, Sender};
+use std::{io, thread};
 
+use crossterm::event::{Event, KeyEventKind};
 use culeak::analysis::report::shell_word;
 use nix::sys::signal::Signal;
-use ratatui::crossterm::event::{Event, KeyEventKind};
 
 use crate::errors::Failure;
 use crate::escape::Escaped;
 use crate::launch::supervise::shell_code;
-use crate::live::Message;
-use crate::live::ask::Question;
 use crate::live::program::{self, Running};
 use crate::live::state::{Action, State};
 use crate::live::terminal::{self, Screen};
+use crate::live::{Message, holders};
+use crate::options::NameArgs;
 
 /// Why the view ended.
 pub enum End {
@@ -25,41 +25,23 @@ pub enum End {
     Signal(Signal),
 }
 
-/// What keys make other threads do.
-pub struct Senders {
-    /// The recording that is on the screen.
+pub struct View {
+    pub state: State,
+    pub screen: Screen,
+    pub names: NameArgs,
+    /// Receives the recording that is on the screen.
     pub chosen: Sender<PathBuf>,
-    pub questions: Sender<Question>,
-}
-
-struct View<'a> {
-    state: &'a mut State,
-    screen: &'a mut Screen,
-    senders: Senders,
+    /// Of the threads that search.
+    pub messages: Sender<Message>,
     /// How the program ended.
-    program: Option<ExitStatus>,
+    pub program: Option<ExitStatus>,
 }
 
-/// Draws and handles messages until the view ends; also returns how the program ended, if it did.
-pub fn run(
-    state: &mut State,
-    screen: &mut Screen,
-    senders: Senders,
-    inbox: &Receiver<Message>,
-) -> (End, Option<ExitStatus>) {
-    let mut view = View {
-        state,
-        screen,
-        senders,
-        program: None,
-    };
-    (view.run(inbox), view.program)
-}
-
-impl View<'_> {
-    fn run(&mut self, inbox: &Receiver<Message>) -> End {
+impl View {
+    /// Draws and handles messages until the view ends.
+    pub fn run(&mut self, inbox: &Receiver<Message>) -> End {
         loop {
-            if self.screen.draw(self.state).is_err() {
+            if self.screen.draw(&mut self.state).is_err() {
                 return End::Quit;
             }
             panic_on_request();
@@ -75,24 +57,13 @@ impl View<'_> {
         }
     }
 
-    /// Asks what the open page needs.
-    fn ask_next(&mut self) {
-        if let Some(question) = self.state.next_question() {
-            let _ = self.senders.questions.send(question);
-        }
-    }
-
     fn take(&mut self, message: Message) -> Option<End> {
         match message {
-            Message::Reading(reading) => {
-                self.state.add_reading(*reading);
-                self.ask_next();
-            }
+            Message::Reading(reading) => self.state.add_reading(reading),
             Message::Unreadable(recording, why) => self.state.unreadable(&recording, why),
-            Message::Used(recording, used) => self.state.used(&recording, used),
             Message::Waiting(text) => self.state.waiting = text,
-            Message::Names(names, notes) => self.state.named(names, notes),
-            Message::Answer(question, answer) => self.state.answered(&question, answer),
+            Message::Notes(notes) => self.state.notes.extend(notes),
+            Message::Holders(recording, answer) => self.state.found(&recording, answer),
             Message::Ended(status) => {
                 self.program = Some(status);
                 self.state.ended = Some(program::in_words(status));
@@ -115,13 +86,17 @@ impl View<'_> {
         match action {
             Action::Quit => return Some(End::Quit),
             Action::Suspend => return unless_drawn(self.screen.suspend()),
-            Action::Redraw => return unless_drawn(self.screen.forget()),
-            Action::Ask(question) => drop(self.senders.questions.send(question)),
-            Action::Choose(recording) => {
-                // The receiving thread lives as long as this one.
-                let _ = self.senders.chosen.send(recording);
-                self.ask_next();
+            Action::Redraw => self.screen.forget(),
+            Action::Search(recording, pid) => {
+                let (messages, names) = (self.messages.clone(), self.names.clone());
+                thread::spawn(move || {
+                    let answer = holders::search(pid, &names).map_err(|failure| failure.to_string());
+                    // The view may have ended.
+                    let _ = messages.send(Message::Holders(recording, answer));
+                });
             }
+            // The receiving thread lives as long as this one.
+            Action::Choose(recording) => drop(self.chosen.send(recording)),
         }
         None
     }

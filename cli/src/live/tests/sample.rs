@@ -1,32 +1,26 @@
 //! Handmade readings and keys for tests.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use culeak::kind::Kind;
 use culeak::snapshot::Snapshot;
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use crate::live::names;
 use crate::live::reading::Reading;
 use crate::live::state::{Action, State};
-use crate::live::sums::stack_keys;
 use crate::text::sample::{MAIN, MIB, RUNTIME, START, Sample};
 
 const SECOND: u64 = 1_000_000_000;
 
 pub fn state() -> State {
-    State::new(
-        "waiting for runs/app.culeak, which does not exist yet".to_owned(),
-        SECOND / 2,
-    )
+    State::new("waiting for runs/app.culeak, which does not exist yet".to_owned())
 }
 
-/// Gives the state a reading of this snapshot, with all names.
+/// Gives the state a reading of this snapshot.
 pub fn show(state: &mut State, snapshot: &Snapshot) {
-    let keys = stack_keys(snapshot);
     let recording = PathBuf::from(&snapshot.process.recording);
-    state.named(names::all(snapshot, &keys), Vec::new());
-    state.add_reading(Reading::of(snapshot, &keys, recording));
+    state.add_reading(Arc::new(Reading::of(snapshot, recording)));
 }
 
 /// A training program after `step` steps: every step leaks a batch, and some buffers come and go.

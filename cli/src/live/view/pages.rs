@@ -1,212 +1,183 @@
-//! What stands below the header, as documents: the tables, stacks, holders and the ledger of a report.
+//! What stands below the head, as documents: tables, stacks, holders and the keys.
 
 use std::ops::Range;
 
-use super::super::ask::{Answer, Asked};
-use super::super::processes::ProcessRow;
-use super::super::reading::Reading;
-use super::super::rows::{Row, StackRow};
-use super::super::state::State;
-use crate::document::{BOLD, Cell, Document, Rows, Site, Text, WARN, bold, counted, dim, styled};
+use culeak::analysis::job::identity::rank_of;
+
+use super::super::state::{Line, State, Watched};
+use super::name_of;
+use crate::document::{BOLD, Cell, Document, Rows, Site, WARN, bold, counted, dim, styled};
 use crate::escape::Escaped;
 use crate::text::diff::{state as change, style_of};
-use crate::text::parts::tally;
+use crate::text::parts::{ages, tally};
 use crate::text::units;
 use crate::text::why::write_holders;
 
-/// Limits the time that drawing takes.
+/// The most holders of a call site.
 const MOST: usize = 200;
 
-/// The call sites at these places of the list, one line each. `wide`: with their kinds.
+/// The call sites at these places of the list, one line each, or why there is none. `wide`: with their kinds.
 pub fn sites(state: &State, places: Range<usize>, wide: bool) -> Document {
-    let now_ns = state.reading_shown().map_or(0, |reading| reading.at_ns);
-    let bytes = |row: &&Row| match row.object() {
+    let Some(reading) = state.reading() else {
+        return Document::default();
+    };
+    let noun = reading.noun();
+    let bytes = |line: &&Line| match line.row.site.object {
         Some(_) => Cell::Number("-".to_owned()),
-        None => Cell::Size(row.of.after.bytes),
+        None => Cell::Size(line.of.after.bytes),
     };
-    let growth = |row: &&Row| match row.object() {
-        Some(_) => changed(row.of.count(), units::signed_count),
-        None => changed(row.of.bytes(), units::signed_bytes),
-    };
-    let oldest = |row: &&Row| match row.of.after.count {
+    let oldest = |line: &&Line| match line.of.after.count {
         0 => Cell::Number(String::new()),
-        // Not known of a process that was never recorded.
-        _ if row.oldest_ns == u64::MAX => Cell::Number(String::new()),
-        _ => Cell::Time(now_ns.saturating_sub(row.oldest_ns)),
+        _ => Cell::Time(reading.at_ns.saturating_sub(line.row.oldest_ns)),
     };
-    let rows = Rows::of(places.filter_map(|place| state.row(place)))
+    let rows = Rows::of(&state.shown[places])
         .indent(0)
-        .column_if(state.diff, "", |row| {
-            let (word, style) = change(row.state());
+        .column_if(state.diff, "", |line| {
+            let (word, style) = change(line.state());
             styled(style, word)
         })
         .column("bytes", bytes)
-        .column("count", |row| Cell::Count(row.of.after.count))
+        .column("count", |line| Cell::Count(line.of.after.count))
         .expendable(2)
-        .column("growth", growth)
-        .column_if(wide, "+count", |row| changed(row.of.count(), units::signed_count))
-        .column_if(!state.diff, "oldest", oldest)
+        .column("growth", |line| {
+            let (by, text) = growth(line);
+            Cell::Number(if by == 0 { String::new() } else { text }).styled(style_of(by))
+        })
+        .column_if(wide, "+count", |line| match line.of.count() {
+            0 => Cell::Number(String::new()),
+            by => Cell::Number(units::signed_count(by)).styled(style_of(by)),
+        })
+        // Not known of a process that was never recorded.
+        .column_if(!state.diff && noun != "holder", "oldest", oldest)
         .rank("oldest", 3)
-        .column(one_row(state), |row| site(row, wide));
+        .column(noun, |line| site(line, wide));
     let mut page = Document::default();
     page.table(rows);
+    if state.shown.is_empty() {
+        page.item(dim(match state.all {
+            0 => "no live memory",
+            _ if !state.filter.is_empty() => "no call site matches the filter; press esc to clear it",
+            _ => "nothing changed",
+        }));
+    }
     page
 }
 
-/// What a row is; of a process that was never recorded, a holder.
-pub fn one_row(state: &State) -> &'static str {
-    match state.reading_shown() {
-        Some(reading) if reading.process.recording.is_empty() => "holder",
-        _ => "call site",
+/// By how much a row has grown since the mark: objects have counts and no bytes.
+fn growth(line: &Line) -> (i128, String) {
+    match line.row.site.object {
+        Some(_) => (line.of.count(), units::signed_count(line.of.count())),
+        None => (line.of.bytes(), units::signed_bytes(line.of.bytes())),
     }
-}
-
-fn changed(by: i128, write: fn(i128) -> String) -> Cell {
-    Cell::Number(if by == 0 { String::new() } else { write(by) }).styled(style_of(by))
 }
 
 /// The kind tells the rows of objects of one call site apart.
-fn site(row: &Row, wide: bool) -> Site {
-    let kinds = match row.object() {
-        Some(kind) => format!("  {}", kind.name()),
-        None if wide => format!("  {}", row.kinds),
+fn site(line: &Line, wide: bool) -> Site {
+    let site = &line.row.site;
+    let kinds = match site.object {
+        Some(kind) => format!("  {kind}"),
+        None if wide => format!("  {}", site.kinds.join(", ")),
         None => String::new(),
     };
-    let place = row.named.site.place.as_deref();
     Site {
         // It is without parameters already; a holder is no function.
-        name: Escaped(row.label()).to_string(),
-        ..Site::at("", place, format!("{}{kinds}", row.mark()))
+        name: Escaped(&site.label).to_string(),
+        ..Site::at("", site.place.as_deref(), line.row.mark() + &kinds)
     }
 }
 
-/// In place of rows.
-pub fn nothing(state: &State) -> &'static str {
-    match (state.reading_shown(), state.rows.rows.is_empty()) {
-        (None, _) => "",
-        (Some(_), true) => "no live memory",
-        (Some(_), false) if !state.filter.is_empty() => "no call site matches the filter; press esc to clear it",
-        (Some(_), false) => "nothing changed",
-    }
-}
-
-/// A page about the selected call site.
-pub fn of_selected(state: &State, write: fn(&State, &Row, &mut Document)) -> Document {
+/// The page of the selected call site.
+pub fn of_selected(state: &State, write: impl FnOnce(&State, &Line, &mut Document)) -> Document {
     let mut page = Document::default();
-    match state.selected_row().filter(|row| Some(row.key) == state.selected) {
-        Some(row) => {
-            let site = site(row, false);
+    let line = state.shown.get(state.selected_place());
+    match line.filter(|line| Some(line.row.key) == state.selected) {
+        Some(line) => {
+            let site = site(line, false);
             page.line(bold(format!("{}  {}", site.name, site.place)) + dim(site.mark));
-            write(state, row, &mut page);
+            write(state, line, &mut page);
         }
         None => page.item(dim("this call site has no live memory any more; press esc to go back")),
     }
     page
 }
 
-pub fn stacks(state: &State, row: &Row, page: &mut Document) {
-    let now_ns = state.reading_shown().map_or(0, |reading| reading.at_ns);
-    let stacks = counted(row.stacks.len(), "stack");
-    let (amount, growth) = match row.object() {
-        Some(kind) => (
-            objects(row.of.after.count, kind.name()),
-            units::signed_count(row.of.count()),
+/// `2 MiB in 1 block, device`; `21 stream objects`.
+fn amount(line: &Line) -> String {
+    let (after, site) = (line.of.after, &line.row.site);
+    match site.object {
+        Some(kind) => counted(after.count, &format!("{kind} object")),
+        None => format!("{}, {}", tally(after), site.kinds.join(", ")),
+    }
+}
+
+pub fn stacks(state: &State, line: &Line, page: &mut Document) {
+    let (row, reading) = (&line.row, state.reading());
+    let age = |time_ns: u64| reading.map_or(0, |reading| reading.at_ns.saturating_sub(time_ns));
+    let is_recorded = reading.is_some_and(|reading| reading.noun() != "holder");
+    let ages = match is_recorded && line.of.after.count > 0 {
+        true => format!(
+            ", {}",
+            ages(line.of.after.count, age(row.oldest_ns), age(row.newest_ns))
         ),
-        None => (tally(row.of.after), units::signed_bytes(row.of.bytes())),
+        false => String::new(),
     };
-    page.line(format!("{amount} from {stacks}, growth {growth}"));
-    for stack in row.stacks.iter().take(MOST) {
+    let stacks = counted(row.stacks_in_all, "stack");
+    page.line(format!(
+        "{}{ages}, growth {}, from {stacks}",
+        amount(line),
+        growth(line).1
+    ));
+    for stack in &row.stacks {
+        let before = line.before.iter().flat_map(|row| &row.stacks);
+        let before = before
+            .filter(|before| before.stack == stack.stack)
+            .map(|before| before.tally);
+        let before = culeak::analysis::report::Tally::total(before);
+        let by = i128::from(stack.tally.bytes) - i128::from(before.bytes);
+        let count = i128::from(stack.tally.count) - i128::from(before.count);
         page.blank();
-        page.item(sums(stack, row.object().is_some(), now_ns));
-        page.site_stack(&stack.named.site.stack, stack.named.truncated, 4);
+        page.item(match (row.site.object, by) {
+            (Some(_), _) => format!(
+                "{}, growth {}",
+                units::count(stack.tally.count),
+                units::signed_count(count)
+            ),
+            (None, 0) => tally(stack.tally),
+            (None, by) => format!("{}, growth {}", tally(stack.tally), units::signed_bytes(by)),
+        });
+        page.site_stack(&stack.site.stack, stack.truncated, 4);
     }
     let rest = "; culeak report --by stack shows all";
-    page.more(row.stacks.len().saturating_sub(MOST), "stack", rest);
-}
-
-/// `21 stream objects`.
-fn objects(count: u64, kind: &str) -> String {
-    counted(count, &format!("{kind} object"))
-}
-
-fn sums(stack: &StackRow, of_objects: bool, now_ns: u64) -> String {
-    let growth = match of_objects {
-        true => (stack.of.count(), units::signed_count(stack.of.count())),
-        false => (stack.of.bytes(), units::signed_bytes(stack.of.bytes())),
-    };
-    let growth = match growth {
-        (0, _) => String::new(),
-        (_, growth) => format!(", growth {growth}"),
-    };
-    let age = |time_ns: u64| units::duration(now_ns.saturating_sub(time_ns));
-    let ages = match stack.of.after.count {
-        0 => String::new(),
-        _ if stack.oldest_ns == u64::MAX => String::new(),
-        1 => format!(", {} old", age(stack.oldest_ns)),
-        _ => format!(", oldest {}, newest {}", age(stack.oldest_ns), age(stack.newest_ns)),
-    };
-    match of_objects {
-        true => format!(
-            "{}{ages}{growth}",
-            objects(stack.of.after.count, &stack.kinds.to_string())
-        ),
-        false => format!("{}, {}{ages}{growth}", tally(stack.of.after), stack.kinds),
-    }
+    page.more(row.stacks_in_all.saturating_sub(row.stacks.len()), "stack", rest);
 }
 
 /// What holds the memory of a call site.
-pub fn holders(state: &State, row: &Row, page: &mut Document) {
-    if let Some(kind) = row.object() {
-        let objects = objects(row.of.after.count, kind.name());
-        return page.line(format!(
-            "{objects}: what holds objects without an address is not searched for"
-        ));
+pub fn holders(state: &State, line: &Line, page: &mut Document) {
+    page.line(amount(line));
+    if line.row.site.object.is_some() {
+        return page.line("what holds objects without an address is not searched for");
     }
-    page.line(tally(row.of.after));
-    let Some(process) = state.process() else { return };
-    if let Some(answer) = answer(
-        &process.holders,
-        "searching the memory of the process, which keeps running …",
-        page,
-    ) {
-        let (ago, took) = (ago(state, answer), units::duration(answer.took_ns));
-        page.line(dim(format!("searched {ago} ago, in {took}; w searches again")));
-        match answer.sites.iter().find(|site| site.site_fingerprint == row.key.0) {
-            None => page.line("the call site held nothing then"),
-            Some(site) => write_holders(site, MOST, 0, page),
+    let Some((process, reading)) = state.process().zip(state.reading()) else {
+        return;
+    };
+    match &process.holders {
+        Some(Ok(found)) => {
+            let ago = units::duration(reading.at_ns.saturating_sub(found.at_ns));
+            let took = units::duration(found.took_ns);
+            page.line(dim(format!("searched {ago} ago, in {took}; w searches again")));
+            match found.sites.iter().find(|site| site.site_fingerprint == line.row.key.0) {
+                None => page.line("the call site held nothing then"),
+                Some(site) => write_holders(site, MOST, 0, page),
+            }
+            let limits = found.limits.iter();
+            limits.for_each(|limit| page.line(dim(format!("not searched: {limit}"))));
         }
-        let limits = answer.limits.iter();
-        limits.for_each(|limit| page.line(dim(format!("not searched: {limit}"))));
-    }
-}
-
-/// What holds each byte of the devices.
-pub fn ledger(state: &State) -> Document {
-    let mut page = Document::default();
-    let Some(process) = state.process() else { return page };
-    if let Some(answer) = answer(&process.ledger, "adding up the ledger …", &mut page) {
-        page.append(answer.ledger.clone());
-        page.line(dim(format!("read {} ago", ago(state, answer))));
-    }
-    page
-}
-
-/// The answer, if there is one. `waiting`: in place of the first one.
-fn answer<'a>(asked: &'a Asked, waiting: &str, page: &mut Document) -> Option<&'a Answer> {
-    match &asked.answer {
-        Some(Ok(answer)) => return Some(answer),
         Some(Err(problem)) => page.line(styled(WARN, problem)),
         None => {}
     }
-    if asked.waiting {
-        page.line(dim(waiting));
+    if process.searching {
+        page.line(dim("searching the memory of the process, which keeps running …"));
     }
-    None
-}
-
-fn ago(state: &State, answer: &Answer) -> String {
-    let now_ns = state.reading_shown().map_or(0, |reading| reading.at_ns);
-    units::duration(now_ns.saturating_sub(answer.at_ns))
 }
 
 const KEYS: &[(&str, &str)] = &[
@@ -242,34 +213,50 @@ pub fn help(state: &State) -> Document {
     if let Some(process) = state.process() {
         page.line(format!("recording: {}", process.recording.display()));
     }
-    state
-        .notes
-        .iter()
-        .for_each(|note| page.line(dim(format!("note: {note}"))));
+    let notes = state.notes.iter();
+    notes.for_each(|note| page.line(dim(format!("note: {note}"))));
     page
 }
 
 /// The list of processes, one line each, numbers before names.
-pub fn processes(all: &[ProcessRow]) -> Document {
-    let optional = |number: Option<u32>| number.map_or_else(String::new, |number| number.to_string());
-    let devices = |row: &&ProcessRow| row.devices.iter().map(i32::to_string).collect::<Vec<_>>().join(",");
-    let growth = |row: &&ProcessRow| changed(row.per_second.unwrap_or(0), units::signed_bytes);
-    let name = |row: &&ProcessRow| row.problem.as_ref().unwrap_or(&row.name).clone();
+pub fn processes(all: &[&Watched]) -> Document {
+    let reading = |of: &&&Watched| of.reading.clone();
+    let number = |number: Option<u32>| Cell::Number(number.map_or_else(String::new, |number| number.to_string()));
+    let rank = |of: &&&Watched| reading(of).and_then(|reading| rank_of(&reading.process.ranks));
+    let devices = |of: &&&Watched| {
+        let devices = reading(of).map(|reading| reading.devices.clone()).unwrap_or_default();
+        let ordinals = devices.iter().map(|device| device.ordinal.to_string());
+        ordinals.collect::<Vec<_>>().join(",")
+    };
+    let peak = |of: &&&Watched| {
+        let peaks = of.reading.iter().flat_map(|reading| &reading.devices);
+        peaks.fold(0, |sum: u64, device| sum.saturating_add(device.peak_bytes))
+    };
+    let name = |of: &&&Watched| match (&of.problem, &of.reading) {
+        (Some(problem), _) => problem.clone(),
+        (None, Some(reading)) => name_of(&reading.process),
+        (None, None) => culeak::analysis::site::file_name(&of.recording.display().to_string()).to_owned(),
+    };
     let rows = Rows::of(all)
         .indent(0)
-        .column_if(all.iter().any(|row| row.rank.is_some()), "rank", |row| {
-            Cell::Number(optional(row.rank))
+        .column_if(all.iter().any(|of| rank(&of).is_some()), "rank", |of| number(rank(of)))
+        .column("host", |of| {
+            reading(of).map_or_else(String::new, |reading| reading.process.host.clone())
         })
-        .column("host", |row| row.host.as_str())
         .expendable(4)
-        .column("pid", |row| Cell::Number(optional(row.pid)))
+        .column("pid", |of| number(reading(of).map(|reading| reading.process.pid)))
         .column("device", devices)
         .expendable(3)
-        .column("held", |row| Cell::Size(row.on_devices.bytes))
-        .column("peak", |row| Cell::Size(row.peak_bytes))
+        .column("held", |of| Cell::Size(of.on_devices()))
+        .column("peak", |of| Cell::Size(peak(of)))
         .expendable(2)
-        .column("growth/s", growth)
-        .column("state", |row| row.state)
+        .column("growth/s", |of| match of.per_second().unwrap_or(0) {
+            0 => Cell::Number(String::new()),
+            by => Cell::Number(units::signed_bytes(by)).styled(style_of(by)),
+        })
+        .column("state", |of| {
+            reading(of).map_or("", |reading| reading.process.state.name())
+        })
         .column("program", name)
         .flexible();
     let mut page = Document::default();
@@ -278,66 +265,20 @@ pub fn processes(all: &[ProcessRow]) -> Document {
 }
 
 /// `culeak: 8 processes, 7 running, have 1.2 GiB on devices, +20 MiB per second`.
-pub fn sum_of_processes(all: &[ProcessRow]) -> Text {
-    let held = all.iter().map(|row| row.on_devices.bytes).fold(0, u64::saturating_add);
-    let running = all.iter().filter(|row| row.state == "running").count();
-    let growth = match all.iter().filter_map(|row| row.per_second).sum::<i128>() {
+pub fn sum_of_processes(all: &[&Watched]) -> Document {
+    let held = all.iter().map(|of| of.on_devices()).fold(0, u64::saturating_add);
+    let is_running = |of: &&&Watched| {
+        of.reading
+            .as_ref()
+            .is_some_and(|reading| reading.process.state.name() == "running")
+    };
+    let running = units::count(all.iter().filter(is_running).count() as u64);
+    let growth = match all.iter().filter_map(|of| of.per_second()).sum::<i128>() {
         0 => String::new(),
         growth => format!(", {} per second", units::signed_bytes(growth)),
     };
-    let (processes, running) = (counted(all.len(), "process"), units::count(running as u64));
-    let text = format!(
-        " {processes}, {running} running, have {} on devices{growth}",
-        units::bytes(held)
-    );
-    bold("culeak:") + text
-}
-
-/// The last error, how the program ended, and the losses that occurred.
-pub fn losses(state: &State) -> Text {
-    let ended = state.ended.iter().map(|ended| format!("{ended} · "));
-    if let Some(problem) = state.process().and_then(|process| process.problem.as_ref()) {
-        return styled(WARN, problem);
-    }
-    let Some(reading) = state.reading_shown() else {
-        return Text::default();
-    };
-    let sampled = reading.sample_bytes.map(|bytes| {
-        format!(
-            "call sites are estimates (≈) from a stack for each {} · ",
-            units::bytes(bytes)
-        )
-    });
-    let text: String = ended.chain(sampled).chain([not_recorded(reading)]).collect();
-    match reading.losses.lost_allocations + reading.losses.lost_stacks {
-        0 => dim(text),
-        _ => styled(WARN, text),
-    }
-}
-
-fn not_recorded(reading: &Reading) -> String {
-    let losses = &reading.losses;
-    let counts = [
-        (losses.lost_allocations, "allocation"),
-        (losses.lost_stacks.saturating_add(losses.lost_python), "stack"),
-        (losses.unknown_frees, "unknown free"),
-    ];
-    let mut texts: Vec<String> = (counts.into_iter().filter(|(count, _)| *count > 0))
-        .map(|(count, noun)| counted(count, noun))
-        .collect();
-    if reading.events_during_read > 0 {
-        texts.push(format!(
-            "{} during the read",
-            counted(reading.events_during_read, "event")
-        ));
-    }
-    match texts.as_slice() {
-        [] => "not recorded: nothing lost".to_owned(),
-        texts => format!("not recorded: {}", texts.join(", ")),
-    }
-}
-
-/// What is typed into the filter.
-pub fn typed(state: &State) -> Text {
-    bold(format!("filter: {}▏", state.filter)) + dim("  (enter: apply, esc: clear)")
+    let (processes, held) = (counted(all.len(), "process"), units::bytes(held));
+    let mut page = Document::default();
+    page.line(bold("culeak:") + format!(" {processes}, {running} running, have {held} on devices{growth}"));
+    page
 }

@@ -2,48 +2,33 @@
 
 use std::path::Path;
 
+use anstream::adapter::strip_str;
+use crossterm::event::KeyCode;
 use culeak::analysis::filter::Filter;
 use culeak::analysis::groups::Groups;
-use culeak::analysis::ledger::Ledger;
 use culeak::analysis::site::CallStacks;
 use culeak::analysis::why::by_site;
 use culeak::kind::Kind;
-use culeak::snapshot::ProcessState;
+use culeak::snapshot::{DeviceUsage, ProcessState, Snapshot, Usage};
 use proptest::prelude::*;
-use ratatui::Terminal;
-use ratatui::backend::TestBackend;
-use ratatui::crossterm::event::KeyCode;
-use ratatui::style::Color;
 
-use super::super::ask::{Answer, Question, Subject};
+use super::super::holders::Holders;
 use super::super::state::Action;
-use super::super::usage::Used;
 use super::*;
+use crate::document::columns;
 use crate::escape::is_active;
 use crate::live::tests::sample::{press, show, state, training, type_in};
 use crate::text::sample::{MAIN, MIB, Sample, held, leaky, serving};
 
-fn terminal(width: u16, height: u16, state: &mut State, colours: bool) -> Terminal<TestBackend> {
-    let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal in memory");
-    let palette = Palette::new(colours);
-    terminal.draw(|frame| draw(state, &palette, frame)).expect("drawn");
-    terminal
+fn shown(width: usize, height: usize, state: &mut State) -> String {
+    let lines = screen(state, [width, height], true);
+    assert!(lines.len() <= height, "{lines:?}");
+    let lines = lines.iter().map(|line| strip_str(line).to_string());
+    lines.map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
-fn screen(width: u16, height: u16, state: &mut State) -> String {
-    let terminal = terminal(width, height, state, true);
-    let buffer = terminal.backend().buffer();
-    let mut text = String::new();
-    for y in 0..height {
-        let row: String = (0..width).map(|x| buffer[(x, y)].symbol()).collect();
-        text.push_str(row.trim_end());
-        text.push('\n');
-    }
-    text
-}
-
-fn expect_screen(name: &str, width: u16, height: u16, state: &mut State) {
-    let text = screen(width, height, state);
+fn expect_screen(name: &str, width: usize, height: usize, state: &mut State) {
+    let text = shown(width, height, state);
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/live/golden").join(name);
     if std::env::var_os("CULEAK_BLESS").is_some() {
         std::fs::write(&path, text).expect("golden screen written");
@@ -87,7 +72,7 @@ fn screen_of_objects_without_an_address() {
     press(&mut state, KeyCode::Enter);
     expect_screen("objects-stacks-80x24.txt", 80, 24, &mut state);
     press(&mut state, KeyCode::Char('w'));
-    let text = screen(80, 24, &mut state);
+    let text = shown(80, 24, &mut state);
     assert!(
         text.contains("what holds objects without an address is not searched"),
         "{text}"
@@ -102,13 +87,19 @@ fn screen_of_a_running_process() {
 
 #[test]
 fn screen_of_a_device_whose_driver_was_asked() {
-    let mut state = watched();
-    let used = Used {
-        bytes: 1536 * MIB,
-        of: 140 * 1024 * MIB,
-    };
-    let recording = state.processes[0].recording.clone();
-    state.used(&recording, vec![(0, used)]);
+    let mut state = state();
+    for step in 0..20 {
+        let mut snapshot = training(4711, step);
+        snapshot.usage = Some(Usage {
+            devices: vec![DeviceUsage {
+                used_bytes: 1536 * MIB,
+                total_bytes: 140 * 1024 * MIB,
+                ..DeviceUsage::default()
+            }],
+            ..Usage::default()
+        });
+        show(&mut state, &snapshot);
+    }
     expect_screen("used-80x24.txt", 80, 24, &mut state);
     expect_screen("used-120x30.txt", 120, 30, &mut state);
     expect_screen("narrow-40x10.txt", 40, 10, &mut state);
@@ -116,7 +107,7 @@ fn screen_of_a_device_whose_driver_was_asked() {
     over.process.state = ProcessState::Exited;
     show(&mut state, &over);
     assert!(
-        !screen(80, 24, &mut state).contains("full"),
+        !shown(80, 24, &mut state).contains("full"),
         "an ended process uses no device"
     );
 }
@@ -159,7 +150,7 @@ fn screen_of_the_stacks_of_a_site() {
 fn objects_are_counted_beside_the_memory() {
     let mut state = state();
     show(&mut state, &crate::text::sample::serving());
-    let screen = screen(80, 24, &mut state);
+    let screen = shown(80, 24, &mut state);
     assert!(
         screen.contains("leaked 64 MiB in 1 block at 1 call site · 40 executable graphs, 16 streams, 12 …"),
         "{screen}"
@@ -199,23 +190,18 @@ fn screen_of_what_holds_the_memory_of_a_site() {
     show(&mut state, &snapshot);
     let recording = state.processes[0].recording.clone();
     let asked = press(&mut state, KeyCode::Char('w'));
-    let question = Question {
-        recording: recording.clone(),
-        pid: Some(4711),
-        about: Subject::Holders,
-    };
-    assert_eq!(asked, Some(Action::Ask(question.clone())));
+    let search = Some(Action::Search(recording.clone(), 4711));
+    assert_eq!(asked, search);
     assert_eq!(press(&mut state, KeyCode::Char('w')), None, "one search at a time");
     expect_screen("searching-80x24.txt", 80, 24, &mut state);
     let stacks = CallStacks::of(&snapshot);
-    let answer = Answer {
+    let answer = Holders {
         at_ns: snapshot.taken.at_ns - 3_000_000_000,
         took_ns: 640_000_000,
         sites: by_site(&snapshot, &stacks, &Groups::of(&snapshot, &stacks), &Filter::default()),
         limits: vec!["memory shared with other processes".to_owned()],
-        ..Answer::default()
     };
-    state.answered(&question, Ok(answer));
+    state.found(&recording, Ok(answer));
     expect_screen("held-by-80x24.txt", 80, 24, &mut state);
     press(&mut state, KeyCode::Esc);
     press(&mut state, KeyCode::Down);
@@ -224,17 +210,14 @@ fn screen_of_what_holds_the_memory_of_a_site() {
         None,
         "the answer covers all call sites"
     );
-    assert!(screen(80, 24, &mut state).contains("uncollected cycle"));
-    assert_eq!(
-        press(&mut state, KeyCode::Char('w')),
-        Some(Action::Ask(question.clone()))
-    );
-    state.answered(&question, Err("process 4711: no such process".to_owned()));
-    assert!(screen(80, 24, &mut state).contains("no such process"));
+    assert!(shown(80, 24, &mut state).contains("uncollected cycle"));
+    assert_eq!(press(&mut state, KeyCode::Char('w')), search);
+    state.found(&recording, Err("process 4711: no such process".to_owned()));
+    assert!(shown(80, 24, &mut state).contains("no such process"));
 }
 
 /// A running process whose ledger has every kind of line.
-fn with_a_ledger() -> Sample {
+fn with_a_ledger(used: u64) -> Snapshot {
     let mut sample = Sample::new().running();
     let init = ("init(int)", "/src/train.cu:12", "/opt/app");
     sample.takes_context(init, Some(414 * MIB));
@@ -244,66 +227,26 @@ fn with_a_ledger() -> Sample {
     let kernels = ("", "", "/v/libcublasLt.so.13");
     sample.takes("cuLibraryGetModule", &[kernels, MAIN], &[2 * MIB]);
     sample.takes("cuLaunchKernel", &[init, MAIN], &[2 * MIB]);
-    sample.uses(530 * MIB, Some(524 * MIB), None);
-    sample
+    sample.uses(used, Some(524 * MIB), None);
+    sample.finish(0, 0)
 }
 
 #[test]
-fn screen_of_the_ledger_which_is_read_again_while_its_page_is_open() {
-    let snapshot = with_a_ledger().finish(0, 0);
+fn screen_of_the_ledger_which_follows_the_readings_while_its_page_is_open() {
     let mut state = state();
-    show(&mut state, &snapshot);
-    let recording = state.processes[0].recording.clone();
-    let question = Question {
-        recording: recording.clone(),
-        pid: Some(4711),
-        about: Subject::Ledger,
-    };
-    assert_eq!(
-        press(&mut state, KeyCode::Char('l')),
-        Some(Action::Ask(question.clone()))
-    );
-    assert!(screen(80, 24, &mut state).contains("adding up the ledger"));
-    assert_eq!(state.next_question(), None, "one at a time");
-    let stacks = CallStacks::of(&snapshot);
-    let ledger = Ledger::of(&snapshot, &stacks, &Groups::of(&snapshot, &stacks));
-    let answer = Answer {
-        took_ns: 1_000_000_000,
-        ..Answer::of(&ledger, snapshot.taken.at_ns)
-    };
-    state.answered(&question, Ok(answer));
-    expect_screen("ledger-80x24.txt", 80, 24, &mut state);
-    let mut later = snapshot.clone();
-    later.taken.at_ns += 4_000_000_000;
-    show(&mut state, &later);
-    assert_eq!(
-        state.next_question(),
-        None,
-        "it took a second, so the next one is in five"
-    );
-    later.taken.at_ns += 2_000_000_000;
-    show(&mut state, &later);
-    assert_eq!(state.next_question(), Some(question.clone()));
-    state.answered(&question, Err("the recording is damaged".to_owned()));
-    assert!(screen(80, 24, &mut state).contains("the recording is damaged"));
+    show(&mut state, &with_a_ledger(530 * MIB));
     press(&mut state, KeyCode::Char('l'));
-    assert_eq!((state.page, state.next_question()), (Page::Sites, None));
-    // Of an ended process it is read once more, from the file.
-    later.process.state = ProcessState::Ended;
-    show(&mut state, &later);
-    let last = Question { pid: None, ..question };
-    assert_eq!(press(&mut state, KeyCode::Char('l')), Some(Action::Ask(last.clone())));
-    state.answered(&last, Ok(Answer::of(&ledger, later.taken.at_ns)));
-    assert_eq!(state.next_question(), None);
+    expect_screen("ledger-80x24.txt", 80, 24, &mut state);
+    show(&mut state, &with_a_ledger(900 * MIB));
+    assert!(shown(80, 24, &mut state).contains("900 MiB of 140 GiB used"));
+    press(&mut state, KeyCode::Char('l'));
+    assert_eq!(state.page, Page::Sites);
 }
 
 #[test]
 fn screen_of_the_keys() {
     let mut state = watched();
-    state.named(
-        Default::default(),
-        vec!["/opt/libfoo.so: not on this machine".to_owned()],
-    );
+    state.notes.push("/opt/libfoo.so: not on this machine".to_owned());
     press(&mut state, KeyCode::Char('?'));
     expect_screen("help-80x24.txt", 80, 24, &mut state);
 }
@@ -311,9 +254,9 @@ fn screen_of_the_keys() {
 #[test]
 fn no_cell_has_a_colour_without_colours() {
     for colours in [true, false] {
-        let terminal = terminal(80, 24, &mut watched(), colours);
-        let cells = terminal.backend().buffer().content();
-        assert_eq!(cells.iter().any(|cell| cell.fg != Color::Reset), colours);
+        let lines = screen(&mut watched(), [80, 24], colours).concat();
+        assert_eq!(lines.contains("\u{1b}[3"), colours, "{lines:?}");
+        assert!(lines.contains("\u{1b}[1m"), "bold remains");
     }
 }
 
@@ -327,7 +270,7 @@ fn the_selected_row_stays_on_the_screen() {
         sample.holds(culeak::kind::Kind::Device, "cudaMalloc", 1000 - site, 1, stack);
     }
     show(&mut state, &sample.finish(0, 0));
-    screen(80, 24, &mut state);
+    shown(80, 24, &mut state);
     for (key, name) in [
         (KeyCode::PageDown, "site_1"),
         (KeyCode::End, "site_59"),
@@ -335,11 +278,11 @@ fn the_selected_row_stays_on_the_screen() {
         (KeyCode::Home, "site_00"),
     ] {
         press(&mut state, key);
-        let shown = screen(80, 24, &mut state);
-        let label = state.selected_row().expect("a row").label().to_owned();
+        let screen = shown(80, 24, &mut state);
+        let label = state.shown[state.selected_place()].row.site.label.clone();
         assert!(
-            label.starts_with(name) && shown.contains(&label),
-            "{key:?}: {label}\n{shown}"
+            label.starts_with(name) && screen.contains(&label),
+            "{key:?}: {label}\n{screen}"
         );
     }
 }
@@ -349,7 +292,7 @@ proptest! {
 
     #[test]
     fn any_size_and_any_keys_are_accepted(
-        sizes in proptest::collection::vec((1u16..250, 1u16..80), 1..4),
+        sizes in proptest::collection::vec((1usize..250, 1usize..80), 1..4),
         keys in "[qsbcganmdw/?kj f\\PC]{0,12}",
     ) {
         let mut state = watched();
@@ -361,8 +304,9 @@ proptest! {
                 press(&mut state, KeyCode::Enter);
                 press(&mut state, KeyCode::PageDown);
             }
-            let text = screen(width, height, &mut state);
+            let text = shown(width, height, &mut state);
             prop_assert!(!text.replace('\n', "").contains(is_active));
+            prop_assert!(text.lines().all(|line| columns::width(line) <= width), "{text}");
         }
     }
 
@@ -382,7 +326,7 @@ proptest! {
         show(&mut state, &snapshot);
         for key in ['?', '?', '\n'] {
             press(&mut state, if key == '\n' { KeyCode::Enter } else { KeyCode::Char(key) });
-            let text = screen(120, 30, &mut state);
+            let text = shown(120, 30, &mut state);
             prop_assert!(!text.replace('\n', "").contains(is_active), "{text:?}");
         }
     }
