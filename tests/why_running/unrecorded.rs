@@ -354,6 +354,45 @@ fn a_stopped_process_that_was_never_recorded_is_stopped_for_no_longer_than_the_l
 }
 
 #[test]
+fn storages_of_tensors_are_found_by_their_class_where_pytorchs_allocator_is_not_understood() {
+    let (mut child, _folder, [count, bytes_held]) = unrecorded(&["-DOTHER_BACKEND", "-DSTORAGES"]);
+    let pid = child.id().to_string();
+    let why = json(&["why", &pid, "--json"]);
+    assert_eq!(
+        (bytes(&why["total"]), why["total"]["count"].as_u64()),
+        (bytes_held, Some(count))
+    );
+    assert!(why["origins"].to_string().contains("kept"), "{why}");
+    let output = Command::new(culeak())
+        .args(["why", &pid])
+        .output()
+        .expect("the CLI starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    let found = format!("found: {}", culeak::analysis::words::bytes(bytes_held));
+    for sentence in ["layout that is not understood", "found by their class", &found, "NVML"] {
+        assert_eq!(said.matches(sentence).count(), 1, "{sentence}: {said}");
+    }
+    drop(child.stdin.take());
+    child.wait().expect("ended");
+}
+
+#[test]
+fn objects_of_a_library_that_are_not_understood_are_counted() {
+    let (mut child, _, _folder) = started(&recorded()[0].command, "unrecorded_numba.py");
+    let output = Command::new(culeak())
+        .args(["report", &child.id().to_string()])
+        .output()
+        .expect("the CLI starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("1 of 22 objects of numba's memory are not understood"),
+        "{said}"
+    );
+    drop(child.stdin.take());
+    child.wait().expect("ended");
+}
+
+#[test]
 fn a_process_without_pytorchs_own_allocator_is_refused_with_a_reason() {
     let (mut child, ..) = unrecorded(&["-DOTHER_BACKEND"]);
     for (pid, reason) in [

@@ -134,6 +134,11 @@ pub trait Source: Sync {
         false
     }
 
+    /// Whether the time for it is over: nothing was read since then.
+    fn is_late(&self) -> bool {
+        false
+    }
+
     /// What could not be read, in sentences.
     fn limits(&self) -> Vec<String> {
         Vec::new()

@@ -67,6 +67,8 @@ pub struct Wanted {
     pub pause: bool,
     /// Stop searching after this time; `None`: the engine's default.
     pub limit: Option<Duration>,
+    /// No answer after this time, which contains the copies of the memory.
+    pub until: Option<Instant>,
     /// Sum up host memory, too.
     pub host: bool,
     /// Blocks whose path is given with indices and keys, by any address in them.
@@ -94,8 +96,16 @@ pub fn read(place: &Place, host: bool, load: impl Fn(&Place) -> Result<Loaded, F
 /// The process cannot be read; the message says what to do.
 pub fn of_process(item: &mut Loaded, pid: u32, wanted: &Wanted) -> Result<(), Failure> {
     expect_permission(pid)?;
-    let mut source = live::Process::new(pid).map_err(|error| failure(&format!("process {pid}"), &error))?;
+    let failed = |error| failure(&format!("process {pid}"), &error);
+    let mut source = live::Process::new(pid).map_err(failed)?;
+    if let Some(until) = wanted.until {
+        source = source.until(until);
+    }
     attach(&mut item.snapshot, &mut source, wanted)?;
+    if source.is_late() {
+        let late = std::io::ErrorKind::TimedOut.into();
+        return Err(failed(Error::Read("its memory".to_owned(), late)));
+    }
     // Of a process without any, the allocators cannot be read.
     if item.snapshot.allocations.iter().next().is_none() {
         return Ok(());
