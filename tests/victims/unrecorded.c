@@ -2,8 +2,10 @@
  * them, its pools and its statistics. -DALLOCATOR: the library, libc10_cuda.so. Otherwise the program: blocks of two devices, which an
  * array has, each in a segment of 8 MiB with a free block or one that waits for a stream, and a free segment. Prints their number and
  * bytes, then "ready", and waits for the end of its input. -DOTHER_BACKEND: without tables. -DWRONG_SUM=1: reserved is another
- * sum for device 1. -DIDLE: device 1 has no blocks. -DSTORAGES, with -DOTHER_BACKEND: storages of tensors, of which those in `kept` have
+ * sum for device 1. -DIDLE: device 1 has no blocks. -DUNUSED: the library's allocator was not initialized; the program opens its argument, such a
+ * copy. -DSTORAGES, with -DOTHER_BACKEND: storages of tensors, of which those in `kept` have
  * memory of PyTorch's allocators. */
+#include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,7 +43,11 @@ struct storage { void *table; uint32_t owners, weak; uint64_t data; void *delete
 #ifdef ALLOCATOR
 void *table[16] __asm__("_ZTVN3c1011StorageImplE");
 static struct allocator the;
+#ifdef UNUSED
+struct allocator *allocator __asm__("_ZN3c104cuda20CUDACachingAllocator9allocatorE");
+#else
 struct allocator *allocator __asm__("_ZN3c104cuda20CUDACachingAllocator9allocatorE") = &the;
+#endif
 #else
 extern struct allocator *allocator __asm__("_ZN3c104cuda20CUDACachingAllocator9allocatorE");
 extern void *table[16] __asm__("_ZTVN3c1011StorageImplE");
@@ -128,8 +134,9 @@ static void add(int device, uint64_t address, uint64_t requested, int i) {
     rest(own, block, i % 7 == 0);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     uint64_t count = 0, bytes = 0;
+    if (argc > 1 && !dlopen(argv[1], RTLD_NOW | RTLD_LOCAL)) return 1;
     /* What is near the first device is not near the second one. */
     allocator->devices = calloc(2, sizeof *allocator->devices);
     allocator->end = allocator->limit = allocator->devices + 2;

@@ -123,7 +123,7 @@ struct Reader<'a> {
 pub fn live_blocks(source: &dyn Source, mut deadline: Deadline) -> Result<Option<LiveBlocks>, String> {
     let regions = regions_of(source)?;
     let mut all: Option<LiveBlocks> = None;
-    for allocator in allocators(source, &regions)? {
+    for allocator in allocators(source, &regions, deadline)? {
         let found = best((0..LOOKS).map(|_| look(&Reader { source, deadline }, allocator)));
         if deadline.is_over() && found.as_ref().is_none_or(|found| !found.agrees) {
             return Err(format!("the blocks of PyTorch's allocator in it: {UNFINISHED}"));
@@ -171,21 +171,23 @@ fn best(looks: impl Iterator<Item = Option<LiveBlocks>>) -> Option<LiveBlocks> {
     best
 }
 
-/// The allocators in use. More than one: the process has loaded copies of the library.
-fn allocators(source: &dyn Source, regions: &[Region]) -> Result<Vec<u64>, String> {
-    let is_library = |region: &&Region| {
-        let name = region.name.strip_suffix(" (deleted)").unwrap_or(&region.name);
-        region.offset == 0 && Path::new(name).file_name().is_some_and(|name| name == LIBRARY)
-    };
+/// The allocators in use, by their symbol: the library may have another name, and the process copies of it.
+fn allocators(source: &dyn Source, regions: &[Region], mut deadline: Deadline) -> Result<Vec<u64>, String> {
     let (mut found, mut unread) = (Vec::new(), None);
-    for first in regions.iter().filter(is_library) {
-        let deadline = Deadline::At(None);
+    for first in regions.iter().filter(|region| region.is_start_of_file()) {
+        if deadline.is_over() {
+            return Err(format!("the files that are mapped in it: {UNFINISHED}"));
+        }
+        let name = first.name.strip_suffix(" (deleted)").unwrap_or(&first.name);
         let symbol = exported_of_loaded(source, first.range.start, ALLOCATOR);
         let pointer = symbol.map(|symbol| Reader { source, deadline }.words(symbol, 1).map_or(0, |words| words[0]));
         match pointer {
             Some(pointer) if pointer != 0 => found.push(pointer),
             Some(_) => unread = Some("PyTorch has not initialized its allocator for CUDA in it".to_owned()),
-            None => unread = Some(format!("{} has no {ALLOCATOR}, or cannot be read", first.name)),
+            None if Path::new(name).file_name().is_some_and(|name| name == LIBRARY) => {
+                unread = Some(format!("{name} has no {ALLOCATOR}, or cannot be read"));
+            }
+            None => {}
         }
     }
     found.sort_unstable();

@@ -16,7 +16,7 @@ use culeak::snapshot::{
 };
 use culeak_holders::objects::Found;
 use culeak_holders::pytorch::{LiveBlock, LiveBlocks};
-use culeak_holders::source::live;
+use culeak_holders::source::{Source, live};
 use culeak_holders::{Deadline, LIMIT, objects, pytorch, xla};
 
 use super::{Loaded, memory_viz};
@@ -124,6 +124,8 @@ pub fn load_within(limit: Duration, pid: u32, unrecorded: Failure) -> Result<Loa
         ))
     };
     super::holders::expect_permission(pid)?;
+    let executable = || fs::read_link(format!("/proc/{pid}/exe")).ok();
+    let executed = executable();
     let process = live::Process::new(pid).map_err(|error| failure(error.to_string()))?;
     let deadline = Deadline::after(limit);
     let mut notes = Vec::new();
@@ -148,13 +150,26 @@ pub fn load_within(limit: Duration, pid: u32, unrecorded: Failure) -> Result<Loa
             Err(why) => unread.push(why),
         }
     }
-    match (given.as_slice(), unread.as_slice()) {
-        ([], []) => return Err(failure("it uses none of them".to_owned())),
-        ([], _) => return Err(failure(unread.join("; "))),
-        _ => notes.extend(unread.iter().map(|why| format!("not read: {why}"))),
+    if given.is_empty() {
+        return Err(failure(nothing(
+            process.regions().is_ok(),
+            executable() == executed,
+            &unread,
+        )));
     }
+    notes.extend(unread.iter().map(|why| format!("not read: {why}")));
     notes.into_iter().for_each(|note| mention(pid, note));
     Ok(of_process(pid, snapshot(pid, &given)))
+}
+
+/// Why nothing was read. A process that goes away meanwhile leaves anything to read.
+fn nothing(runs: bool, is_same_program: bool, unread: &[String]) -> String {
+    match (runs, is_same_program, unread) {
+        (false, ..) => "it ended while it was read".to_owned(),
+        (_, false, _) => "it executed another program while it was read".to_owned(),
+        (.., []) => "it uses none of them".to_owned(),
+        (.., unread) => unread.join("; "),
+    }
 }
 
 fn left_out(read: &Found) -> Option<String> {
@@ -335,4 +350,18 @@ pub fn started(folder: &Path) -> Option<u64> {
         .checked_mul(1_000_000_000)?
         .checked_div(u64::try_from(per_second).ok()?)?;
     boot.checked_mul(1_000_000_000)?.checked_add(since_boot)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::nothing;
+
+    #[test]
+    fn a_process_that_goes_away_is_not_said_to_have_an_unknown_layout() {
+        let unread = ["its layout is not understood".to_owned()];
+        assert_eq!(nothing(true, true, &unread), unread[0]);
+        assert_eq!(nothing(true, true, &[]), "it uses none of them");
+        assert!(nothing(false, false, &unread).starts_with("it ended"));
+        assert!(nothing(true, false, &unread).starts_with("it executed another program"));
+    }
 }

@@ -6,6 +6,7 @@
 """
 
 import ctypes
+import itertools
 import os
 import sys
 
@@ -31,7 +32,7 @@ def python():
     """300,000 tuples of two numbers, all of them small objects."""
     history.extend((float(number), number << 40) for number in range(300_000))
     # The head of the collector is before a tuple, and memory comes in units of 16 bytes.
-    sizes = ([sys.getsizeof(each) + 16, *map(sys.getsizeof, each)] for each in history[-300_000:])
+    sizes = ([sys.getsizeof(each) + 16, *map(sys.getsizeof, each)] for each in itertools.islice(history, 300_000))
     return sum((size + 15) // 16 * 16 for each in sizes for size in each)
 
 

@@ -33,11 +33,14 @@ const ADDRESSES: Range<u64> = 0x1000..1 << 47;
 ///
 /// # Errors
 /// Why they cannot be read, as a sentence.
-pub fn storages(source: &dyn Source, regions: &[Region], deadline: Deadline) -> Result<Vec<LiveBlock>, String> {
-    let files = (regions.iter()).filter(|region| region.offset == 0 && region.readable && region.name.starts_with('/'));
-    let mut tables: Vec<u64> = files
-        .filter_map(|region| exported_of_loaded(source, region.range.start, TABLE)?.checked_add(HEAD))
-        .collect();
+pub fn storages(source: &dyn Source, regions: &[Region], mut deadline: Deadline) -> Result<Vec<LiveBlock>, String> {
+    let mut tables: Vec<u64> = Vec::new();
+    for file in regions.iter().filter(|region| region.is_start_of_file()) {
+        if deadline.is_over() {
+            return Err(format!("the storages of its tensors: {UNFINISHED}"));
+        }
+        tables.extend(exported_of_loaded(source, file.range.start, TABLE).and_then(|table| table.checked_add(HEAD)));
+    }
     tables.sort_unstable();
     let (Some(first), Some(last)) = (tables.first(), tables.last()) else {
         return Ok(Vec::new());
