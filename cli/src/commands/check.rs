@@ -261,7 +261,7 @@ pub fn has_ended(item: &mut Loaded, rules: &Rules) {
     }
 }
 
-/// Searches that no limit asks for have this time, all of them together: half of what is left of it beside the time for copies of the memory.
+/// All searches that no limit asks for have this time together, copies of memory included. The search has half of what is left.
 const NAMED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Searches for what holds the memory of a running process, if memory fails by it; or else, until then, to name what holds memory that
