@@ -117,13 +117,14 @@ def torch(counter):
 
 
 class Program:
-    """A program under culeak, on the first core."""
+    """A program under culeak, or started without it, on the first core."""
 
-    def __init__(self, culeak, folder, words):
+    def __init__(self, culeak, folder, words, is_recorded):
         self.culeak, self.counter = culeak, folder / "counter"
         self.counter.write_bytes(bytes(8))
         driver = {} if words[0] == "torch" else {"LD_LIBRARY_PATH": asked(culeak, "shim-path", "--fake-driver")}
-        environment = {**os.environ, **driver, "LD_PRELOAD": asked(culeak, "shim-path"), "CULEAK_OUTPUT": f"{folder}/", "CULEAK_QUIET": "1"}
+        recorder = {"LD_PRELOAD": asked(culeak, "shim-path"), "CULEAK_OUTPUT": f"{folder}/", "CULEAK_QUIET": "1"} if is_recorded else {}
+        environment = {**os.environ, **driver, **recorder}
         command = [sys.executable, "-B", __file__, words[0], str(self.counter), *words[1:]]
         self.process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, preexec_fn=lambda: os.sched_setaffinity(0, cores()[:1]))
         if not (ready := self.process.stdout.readline()).startswith("READY"):
@@ -173,10 +174,13 @@ def measure(arguments):
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=8)
     parser.add_argument("--torch", action="store_true")
+    parser.add_argument("--unrecorded", action="store_true")
     options = parser.parse_args(arguments)
+    if options.unrecorded and not options.torch:
+        parser.error("--unrecorded: the blocks of the plain program are known from a recording only; add --torch")
     words = ["torch"] if options.torch else ["objects", str(options.objects), str(options.heap)]
     with tempfile.TemporaryDirectory() as folder:
-        program = Program(options.culeak, pathlib.Path(folder), words)
+        program = Program(options.culeak, pathlib.Path(folder), words, not options.unrecorded)
         try:
             found, undisturbed, searched = [], [], []
             for _ in range(options.pairs):

@@ -7,6 +7,7 @@
 #     --heap GIB     its memory (2)
 #     --pairs N      pairs of intervals with and without searches (5), each --seconds S (8)
 #     --torch        a PyTorch process in training instead, on a GPU
+#     --unrecorded   with --torch: started without culeak, and its allocator is read; --pairs 3 takes a minute
 #
 # The program runs on the first core, the CLI on the others: at least three cores, or the last column says nothing.
 set -euo pipefail

@@ -25,6 +25,7 @@ import exports
 import fragmentation
 import frameworks
 import harness
+import hosts
 import jobs
 import ledgers
 import libraries
@@ -41,7 +42,7 @@ import tensors
 import watching
 import why
 
-assert adapters and answers and backward and categories and claims and coexist and devices and ends and exports and fragmentation and frameworks and jobs and ledgers and libraries and long_programs and objects and observed and pages and phases and plugin and reach and sampled and segments and tensors and watching and why  # importing them registers their claims
+assert adapters and answers and backward and categories and claims and coexist and devices and ends and exports and fragmentation and frameworks and hosts and jobs and ledgers and libraries and long_programs and objects and observed and pages and phases and plugin and reach and sampled and segments and tensors and watching and why  # importing them registers their claims
 
 
 def main():

@@ -261,6 +261,35 @@ def a_real_program_that_was_never_recorded_has_the_same_answers(t, name):
     expect_freed(seen, at_least=0)
 
 
+def holders_of(seen, *facts):
+    """The class, the root and these facts of each block that the program names, whatever its address is."""
+    blocks = [(label, seen.answer.at(address)) for label, _, address, _ in seen.expected]
+    expect(all(block for _, block in blocks), f"blocks without an answer\n{seen.answer.where}")
+    return sorted((label, *(block[fact] for fact in ("class", "origin", *facts))) for label, block in blocks)
+
+
+def expect_same(recorded, unrecorded, what, story):
+    sides = (("recorded", recorded, unrecorded), ("not recorded", unrecorded, recorded))
+    apart = "".join(f"\n    {side}: {row}" for side, rows, others in sides for row in rows if row not in others)
+    expect(recorded == unrecorded, f"{what} differ:{apart}\n{story}")
+
+
+# How many batches wait in the queue of `loader` depends on time.
+@claim(over=[name for name in PROGRAMS if name != "loader"], slow=True)
+def a_real_program_has_the_same_holders_recorded_and_not(t, name):
+    """Training of GPT-2 (logits), a cache of keys and values (kv_caches), trainers and others."""
+    recorded, unrecorded = (searched(t, "fw_why_programs", name, how=how) for how in ("run", "bare"))
+    expect_all_answered(unrecorded)
+    expect_same(holders_of(recorded, "bytes"), holders_of(unrecorded, "bytes"), "holders of blocks", unrecorded.answer.where)
+    expect_same(*(sorted(seen.answer.roots()) for seen in (recorded, unrecorded)), "what roots retain", unrecorded.answer.where)
+
+
+@claim(over=["cupy", "jax"], slow=True)
+def an_array_program_has_the_same_holders_recorded_and_not(t, name):
+    unrecorded = searched(t, "fw_why_arrays", name, env=SLAB if name == "jax" else None, how="bare")
+    expect_same(holders_of(arrays(t, name)), holders_of(unrecorded), "holders of arrays", unrecorded.answer.where)
+
+
 @claim(slow=True)
 def tensors_held_by_a_cpp_extension_are_named_by_its_globals(t):
     expect_named(searched(t, "fw_why_torch", "extension", env={"TORCH_EXTENSIONS_DIR": str(t.out / "extensions")}))

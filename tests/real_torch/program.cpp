@@ -1,9 +1,11 @@
 // `run`: tensor blocks straight from PyTorch's allocator: some stay, many are freed, one request fails. Prints the allocator's totals.
 // `hold`: blocks of all sizes, on three streams and in a private pool, of which every second one stays. Prints the process, the number of
 // blocks and the allocator's totals, and waits for the end of its input.
+// `storages`: storages of tensors, whose allocator's tables are damaged by its argument. Prints as `hold` does, without what is reserved.
 // `reserves`: requests as programs make them, the same ones under all settings. Prints what the allocator had reserved at most.
 #include <c10/cuda/CUDAAllocatorConfig.h>
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/core/StorageImpl.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include <cstdio>
@@ -192,6 +194,26 @@ extern "C" int hold() {
     allocator::endAllocateToPool(0, pool);
     auto held = allocator::getDeviceStats(0);
     std::printf("%d %ld %ld %ld\n", (int)getpid(), (long)held.allocation[0].current, (long)held.allocated_bytes[0].current, (long)held.reserved_bytes[0].current);
+    std::fflush(stdout);
+    std::getchar();
+    _exit(0);
+}
+
+extern "C" int storages(int damaged) {
+    c10::cuda::_internal::setHasPrimaryContext([](c10::DeviceIndex) { return true; });
+    allocator::init(1);
+    static std::vector<c10::intrusive_ptr<c10::StorageImpl>> kept;
+    long bytes = 0;
+    for (int number = 0; number < 1000; number++) {
+        long size = long(1 + upto(1000)) << upto(12);
+        auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), size, allocator::get(), true);
+        if (number % 2) continue;
+        kept.push_back(storage);
+        bytes += size;
+    }
+    // Another layout: nothing is where it was.
+    if (damaged) std::memset((char *)(void *)allocator::get() + 64, 0x55, 16 << 10);
+    std::printf("%d %ld %ld\n", (int)getpid(), (long)kept.size(), bytes);
     std::fflush(stdout);
     std::getchar();
     _exit(0);

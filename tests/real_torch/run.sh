@@ -130,6 +130,29 @@ print("ok", settings, "not recorded:", count, "blocks,", allocated, "of", reserv
 PYTHON
 done
 
+# The same of an allocator whose layout is not understood: another backend, and tables that were overwritten.
+for how in backend:cudaMallocAsync damaged; do
+    set=${how#damaged}
+    PYTORCH_ALLOC_CONF=$set PYTORCH_CUDA_ALLOC_CONF=$set "$python" - "$target/culeak" "$work/program.so" "$how" <<'PYTHON'
+import json
+import os
+import subprocess
+import sys
+
+culeak, program, how = sys.argv[1:]
+run = f"import ctypes; ctypes.CDLL({program!r}).storages({int(how == 'damaged')})"
+held = subprocess.Popen([sys.executable, "-c", run], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+pid, count, size = map(int, held.stdout.readline().split())
+environment = {**os.environ, "LD_LIBRARY_PATH": "", "CULEAK_QUIET": "0"}
+asked = subprocess.run([culeak, "why", str(pid), "--json"], env=environment, capture_output=True, text=True)
+total = json.loads(asked.stdout)["total"]
+assert (total["count"], total["bytes"]) == (count, size), (how, total, count, size)
+assert "found by their class" in asked.stderr and "NVML" in asked.stderr, asked.stderr
+held.communicate()
+print("ok", how, "not understood:", count, "storages,", size, "bytes")
+PYTHON
+done
+
 # Peaks of the allocator (the second column) and of the model, by settings.
 settings=("" expandable_segments:True max_split_size_mb:32 max_split_size_mb:128 roundup_power2_divisions:4)
 both=max_split_size_mb:128,expandable_segments:True

@@ -16,6 +16,9 @@ static void start(void) {
 }
 
 int cudaMalloc(void **out, size_t bytes) { start(); return cuMemAlloc_v2((CUdeviceptr *)out, bytes); }
+int cudaMallocAsync(void **out, size_t bytes, void *stream) { (void)stream; return cudaMalloc(out, bytes); }
+/* Pools of memory are supported, as all else is. */
+int cudaDeviceGetAttribute(int *value, int attribute, int device) { (void)attribute; (void)device; *value = 1; return 0; }
 int cudaFree(void *address) { return address ? cuMemFree_v2((CUdeviceptr)address) : 0; }
 int cudaGetDeviceCount(int *count) { start(); *count = 1; return 0; }
 int cudaGetDevice(int *device) { *device = 0; return 0; }

@@ -2,7 +2,10 @@
  * them, its pools and its statistics. -DALLOCATOR: the library, libc10_cuda.so. Otherwise the program: blocks of two devices, which an
  * array has, each in a segment of 8 MiB with a free block or one that waits for a stream, and a free segment. Prints their number and
  * bytes, then "ready", and waits for the end of its input. -DOTHER_BACKEND: without tables. -DWRONG_SUM=1: reserved is another
- * sum for device 1. -DIDLE: device 1 has no blocks. */
+ * sum for device 1. -DIDLE: device 1 has no blocks. -DUNUSED: the library's allocator was not initialized; the program opens its argument, such a
+ * copy. -DSTORAGES, with -DOTHER_BACKEND: storages of tensors, of which those in `kept` have
+ * memory of PyTorch's allocators. */
+#include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,13 +37,47 @@ struct allocator {
     /* A vector. */
     struct device **devices, **end, **limit;
 };
+/* c10::StorageImpl, and the virtual table of the class. */
+struct storage { void *table; uint32_t owners, weak; uint64_t data; void *deleter; uint64_t context; int8_t kind, device; uint64_t bytes; };
 
 #ifdef ALLOCATOR
+void *table[16] __asm__("_ZTVN3c1011StorageImplE");
 static struct allocator the;
+#ifdef UNUSED
+struct allocator *allocator __asm__("_ZN3c104cuda20CUDACachingAllocator9allocatorE");
+#else
 struct allocator *allocator __asm__("_ZN3c104cuda20CUDACachingAllocator9allocatorE") = &the;
+#endif
 #else
 extern struct allocator *allocator __asm__("_ZN3c104cuda20CUDACachingAllocator9allocatorE");
+extern void *table[16] __asm__("_ZTVN3c1011StorageImplE");
 uint64_t kept[512];
+struct storage *others[16];
+
+static struct storage *storage(uint64_t data, uint64_t bytes, uint64_t context) {
+    struct storage *made = calloc(1, sizeof *made);
+    *made = (struct storage){table + 2, 1, 1, data, NULL, context, 1, 0, bytes};
+    return made;
+}
+
+static uint64_t storages(uint64_t *sum) {
+    uint64_t count = 0;
+    for (int i = 0; i < 30; i++, count++) {
+        uint64_t data = 0x7e0000000000u + i * 0x800000u, bytes = 4096 + i, *context = calloc(8, 8);
+        /* Of a pluggable allocator; sent to another process; of any other allocator of PyTorch. */
+        context[4] = data, context[i % 3 == 0 ? 5 : 6] = i % 3 == 0 ? bytes : data;
+        kept[count] = (uint64_t)storage(data, bytes, i % 3 == 2 ? data : (uint64_t)context);
+        ((struct storage *)kept[count])->device = i % 2;
+        *sum += bytes;
+    }
+    /* Of another library; not any more in use; of the host; without elements. */
+    uint64_t data = 0x7d0000000000u, *context = calloc(8, 8);
+    context[2] = data;
+    others[0] = storage(data, 1 << 20, 0), others[1] = storage(data, 1 << 20, (uint64_t)context);
+    for (int i = 2; i < 5; i++) others[i] = storage(data + i * 4096, 1 << 20, data + i * 4096);
+    others[2]->owners = 0, others[3]->kind = 0, others[4]->bytes = 0;
+    return count;
+}
 
 static void grow(struct table *table, uint64_t slots) {
     struct table old = *table;
@@ -97,8 +134,9 @@ static void add(int device, uint64_t address, uint64_t requested, int i) {
     rest(own, block, i % 7 == 0);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     uint64_t count = 0, bytes = 0;
+    if (argc > 1 && !dlopen(argv[1], RTLD_NOW | RTLD_LOCAL)) return 1;
     /* What is near the first device is not near the second one. */
     allocator->devices = calloc(2, sizeof *allocator->devices);
     allocator->end = allocator->limit = allocator->devices + 2;
@@ -123,6 +161,9 @@ int main(void) {
     }
 #endif
     for (int device = 0; device < 2; device++) bytes += allocator->devices[device]->allocated;
+#ifdef STORAGES
+    count = storages(&bytes);
+#endif
     printf("%llu %llu\nready\n", (unsigned long long)count, (unsigned long long)bytes);
     fflush(stdout);
     getchar();

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::*;
+use crate::support::library;
 
 /// A program with the tables of PyTorch's allocator, which was never recorded.
 fn unrecorded(options: &[&str]) -> (std::process::Child, tempfile::TempDir, [u64; 2]) {
@@ -18,9 +19,36 @@ fn unrecorded(options: &[&str]) -> (std::process::Child, tempfile::TempDir, [u64
         assert!(status.expect("a C compiler").success(), "{command:?}");
     };
     compile("libc10_cuda.so", &["-DALLOCATOR", "-shared", "-fPIC"]);
-    compile("program", &["-L.", "-l:libc10_cuda.so", "-Wl,-rpath,$ORIGIN"]);
-    let (child, numbers) = ready(&mut Command::new(folder.path().join("program")));
+    compile("program", &["-L.", "-l:libc10_cuda.so", "-Wl,-rpath,$ORIGIN", "-ldl"]);
+    let mut program = Command::new(folder.path().join("program"));
+    if options.contains(&"-DCOPY") {
+        std::fs::create_dir(folder.path().join("copy")).expect("a folder");
+        compile("copy/libc10_cuda.so", &["-DALLOCATOR", "-DUNUSED", "-shared", "-fPIC"]);
+        program.arg(folder.path().join("copy/libc10_cuda.so"));
+    }
+    let (child, numbers) = ready(&mut program);
     (child, folder, numbers)
+}
+
+#[test]
+fn blocks_are_found_whatever_became_of_pytorchs_library() {
+    // Another copy is loaded, and not used; the file has another name, and is gone; another version is in its place.
+    let (mut child, folder, [_, bytes_held]) = unrecorded(&["-DCOPY"]);
+    let library = folder.path().join("libc10_cuda.so");
+    let expect_all = |when: &str| {
+        let report = json(&["report", &child.id().to_string(), "--json"]);
+        assert_eq!(sum(&report["rows"]), bytes_held, "{when}: {report}");
+    };
+    expect_all("beside a copy");
+    let renamed = folder.path().join("libc10_cuda-0a1b2c3d.so.2");
+    std::fs::rename(&library, &renamed).expect("renamed");
+    expect_all("renamed");
+    std::fs::copy(folder.path().join("copy/libc10_cuda.so"), &library).expect("copied");
+    expect_all("replaced");
+    std::fs::remove_file(&renamed).expect("deleted");
+    expect_all("deleted");
+    drop(child.stdin.take());
+    child.wait().expect("ended");
 }
 
 #[test]
@@ -349,6 +377,51 @@ fn a_stopped_process_that_was_never_recorded_is_stopped_for_no_longer_than_the_l
         .expect("the CLI starts");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && said.contains("--limit TIME"), "{said}");
+    drop(child.stdin.take());
+    child.wait().expect("ended");
+}
+
+#[test]
+fn storages_of_tensors_are_found_by_their_class_where_pytorchs_allocator_is_not_understood() {
+    let (mut child, _folder, [count, bytes_held]) = unrecorded(&["-DOTHER_BACKEND", "-DSTORAGES"]);
+    let pid = child.id().to_string();
+    let why = json(&["why", &pid, "--json"]);
+    assert_eq!(
+        (bytes(&why["total"]), why["total"]["count"].as_u64()),
+        (bytes_held, Some(count))
+    );
+    assert!(why["origins"].to_string().contains("kept"), "{why}");
+    let nvml = library("nvml", "libnvidia-ml.so.1", &[], &[]);
+    let output = Command::new(culeak())
+        .args(["why", &pid])
+        .env("LD_LIBRARY_PATH", nvml.parent().expect("a folder"))
+        .env("NVML_PID", &pid)
+        .env("NVML_OWN", (520u64 << 20).to_string())
+        .output();
+    let said = String::from_utf8(output.expect("the CLI starts").stderr).expect("text");
+    let found = format!(
+        "layout that is not understood (libc10_cuda.so: another backend than the native one, or an unknown version); the storages of its \
+         tensors were found by their class instead, without segments and what the allocator has cached; found: {} of 520 MiB that NVML \
+         counts for the process\n",
+        culeak::analysis::words::bytes(bytes_held)
+    );
+    assert_eq!(said.matches(&found).count(), 1, "{found}: {said}");
+    drop(child.stdin.take());
+    child.wait().expect("ended");
+}
+
+#[test]
+fn objects_of_a_library_that_are_not_understood_are_counted() {
+    let (mut child, _, _folder) = started(&recorded()[0].command, "unrecorded_numba.py");
+    let output = Command::new(culeak())
+        .args(["report", &child.id().to_string()])
+        .output()
+        .expect("the CLI starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("1 of 22 objects of numba's memory are not understood"),
+        "{said}"
+    );
     drop(child.stdin.take());
     child.wait().expect("ended");
 }

@@ -57,7 +57,7 @@ impl<'a> Image<'a> {
     /// Copies the private written memory outside the excluded ranges, devices (`/dev/…`) and the recorder's own memory.
     ///
     /// # Errors
-    /// The mappings cannot be read, nothing can be copied, or the copy does not fit into memory.
+    /// The mappings cannot be read, nothing can be copied, the copy does not fit into memory, or there was no time for all of it.
     pub fn take(source: &'a dyn Source, excluded: &[Range<u64>]) -> Result<Image<'a>, Error> {
         let failed = |error| Error::Read("the memory map".to_owned(), error);
         let regions = source.regions().map_err(failed)?;
@@ -70,6 +70,9 @@ impl<'a> Image<'a> {
             pages.may_have(&region.range);
         }
         let missing = reading::read(source, &wanted, pages.copied_mut());
+        if source.is_late() {
+            return Err(failed(io::ErrorKind::TimedOut.into()));
+        }
         if missing.len() as u64 == count {
             // A process that has ended has no mappings.
             source.regions().map_err(failed)?;

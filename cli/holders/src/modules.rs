@@ -133,8 +133,7 @@ pub struct Modules {
 impl Modules {
     pub fn find(copy: &Image) -> Modules {
         let mut found = Modules::default();
-        let first = |region: &&Region| region.offset == 0 && region.readable && region.name.starts_with('/');
-        for region in copy.regions().iter().filter(first) {
+        for region in copy.regions().iter().filter(|region| region.is_start_of_file()) {
             if let Some(module) = loaded(copy, region) {
                 let index = found.all.len();
                 let globals = module.globals.iter().map(|range| (range.clone(), index));

@@ -72,6 +72,16 @@ const fn of_rmm(path: &'static str, module: &'static str) -> Library {
     }
 }
 
+/// What was found of a library.
+#[derive(Debug)]
+pub struct Found {
+    pub library: &'static Library,
+    /// By address.
+    pub blocks: Vec<LiveBlock>,
+    /// Objects that are not understood and whose memory is left out: fewer than those that are.
+    pub others: usize,
+}
+
 /// The bytes behind the head of an object that may lead to others.
 const OBJECT_BYTES: u64 = 80;
 /// CuPy's pools give out whole units of these bytes.
@@ -82,8 +92,8 @@ const ALIGNMENT: u64 = 16;
 /// The bytes of the head of each object in free-threaded builds.
 const FREE_THREADED: u64 = 32;
 
-/// Reads them, by address, of each library that the process has loaded, or says as a sentence why they cannot be read.
-pub fn live_blocks(source: &dyn Source, deadline: Deadline) -> Vec<Result<(&'static Library, Vec<LiveBlock>), String>> {
+/// Reads them of each library that the process has loaded, or says as a sentence why they cannot be read.
+pub fn live_blocks(source: &dyn Source, deadline: Deadline) -> Vec<Result<Found, String>> {
     let all = || {
         let regions = regions_of(source)?;
         let is_loaded = |library: &&Library| regions.iter().any(|region| region.name.contains(library.path));
@@ -96,22 +106,19 @@ pub fn live_blocks(source: &dyn Source, deadline: Deadline) -> Vec<Result<(&'sta
         let Some(mut python) = python else {
             return Ok(Vec::new());
         };
-        let of_library = |library| {
-            let blocks = blocks_of(library, &mut python, &copy, deadline).transpose()?;
-            Some(blocks.map(|blocks| (library, blocks)))
-        };
+        let of_library = |library| found(library, &mut python, &copy, deadline).transpose();
         Ok(loaded.into_iter().filter_map(of_library).collect())
     };
     all().unwrap_or_else(|why| vec![Err(why)])
 }
 
 /// `None`: the process has not loaded the module.
-fn blocks_of(
-    library: &Library,
+fn found(
+    library: &'static Library,
     python: &mut Python,
     copy: &Image,
     deadline: Deadline,
-) -> Result<Option<Vec<LiveBlock>>, String> {
+) -> Result<Option<Found>, String> {
     let class_of = |class: &&'static str| Some((python.attribute_of_module(copy, library.module, class)?, *class));
     let classes: Vec<(u64, &str)> = library.classes.iter().filter_map(class_of).collect();
     if classes.is_empty() {
@@ -152,7 +159,11 @@ fn blocks_of(
     }
     blocks.sort_unstable();
     blocks.dedup_by_key(|block| block.address);
-    Ok(Some(blocks))
+    Ok(Some(Found {
+        library,
+        blocks,
+        others,
+    }))
 }
 
 /// Whether these words follow the head of another object: the size and the first item of a tuple of classes, a number that equals the

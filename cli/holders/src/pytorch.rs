@@ -15,6 +15,10 @@
 //!
 //! Live blocks, the free blocks of the pools, and their neighbours make up the segments, whose sum for each device has to be among the
 //! statistics too. The pools are in the devices' objects, or beside one to which a live block leads.
+//!
+//! If the layout is not understood, the storages of tensors are found by their class ([`storages`]).
+
+mod storages;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -88,6 +92,22 @@ pub struct LiveBlocks {
     pub runs: Vec<LiveBlock>,
     /// These are the devices that have live blocks or segments.
     pub has_all_segments: bool,
+    /// Why the allocator was not read, if the blocks are those of storages that were found by their class.
+    pub by_class: Option<String>,
+}
+
+impl LiveBlocks {
+    /// Those of two allocators.
+    fn and(mut self, other: LiveBlocks) -> LiveBlocks {
+        self.blocks.extend(other.blocks);
+        self.blocks.sort_unstable_by_key(|block| block.address);
+        self.blocks.dedup_by_key(|block| block.address);
+        self.segments.extend(other.segments);
+        self.runs.extend(other.runs);
+        self.agrees &= other.agrees;
+        self.has_all_segments &= other.has_all_segments;
+        self
+    }
 }
 
 /// Reads the process until the time is over.
@@ -96,25 +116,43 @@ struct Reader<'a> {
     deadline: Deadline,
 }
 
-/// Reads them. `None`: the process has not loaded this allocator.
+/// Reads them, of each copy of the library. `None`: the process has not loaded this allocator.
 ///
 /// # Errors
-/// Why they cannot be read, as a sentence: it is another allocator, or its layout is not understood.
+/// Why they cannot be read, as a sentence: it is another allocator, or its layout is not understood, and there is no storage.
 pub fn live_blocks(source: &dyn Source, mut deadline: Deadline) -> Result<Option<LiveBlocks>, String> {
     let regions = regions_of(source)?;
-    let Some(allocator) = allocator(source, &regions)? else {
-        return Ok(None);
-    };
-    let found = best((0..LOOKS).map(|_| look(&Reader { source, deadline }, allocator)));
-    if deadline.is_over() && found.as_ref().is_none_or(|found| !found.agrees) {
-        return Err(format!("the blocks of PyTorch's allocator in it: {UNFINISHED}"));
+    let mut all: Option<LiveBlocks> = None;
+    for allocator in allocators(source, &regions, deadline)? {
+        let found = best((0..LOOKS).map(|_| look(&Reader { source, deadline }, allocator)));
+        if deadline.is_over() && found.as_ref().is_none_or(|found| !found.agrees) {
+            return Err(format!("the blocks of PyTorch's allocator in it: {UNFINISHED}"));
+        }
+        let Some(found) = found else {
+            return by_class(source, &regions, deadline).map(Some);
+        };
+        all = Some(match all {
+            None => found,
+            Some(others) => others.and(found),
+        });
     }
-    found.map(Some).ok_or_else(|| {
-        format!(
-            "PyTorch's allocator in it has a layout that is not understood ({LIBRARY}: another backend than the native one, or an \
-             unknown version)"
-        )
-    })
+    Ok(all)
+}
+
+fn by_class(source: &dyn Source, regions: &[Region], deadline: Deadline) -> Result<LiveBlocks, String> {
+    let why = format!(
+        "PyTorch's allocator in it has a layout that is not understood ({LIBRARY}: another backend than the native one, or an \
+         unknown version)"
+    );
+    match storages::storages(source, regions, deadline) {
+        Ok(blocks) if !blocks.is_empty() => Ok(LiveBlocks {
+            blocks,
+            by_class: Some(why),
+            ..LiveBlocks::default()
+        }),
+        Ok(_) => Err(format!("{why}, and no tensor of it has memory on a GPU")),
+        Err(unread) => Err(format!("{why}; {unread}")),
+    }
 }
 
 /// The first that is complete, else the last of the most complete ones.
@@ -133,20 +171,30 @@ fn best(looks: impl Iterator<Item = Option<LiveBlocks>>) -> Option<LiveBlocks> {
     best
 }
 
-fn allocator(source: &dyn Source, regions: &[Region]) -> Result<Option<u64>, String> {
-    let is_library = |region: &&Region| {
-        let name = region.name.trim_end_matches(" (deleted)");
-        Path::new(name).file_name().is_some_and(|name| name == LIBRARY)
-    };
-    let first = regions.iter().find(is_library).filter(|region| region.offset == 0);
-    let Some(first) = first else { return Ok(None) };
-    let symbol = exported_of_loaded(source, first.range.start, ALLOCATOR)
-        .ok_or_else(|| format!("{} has no {ALLOCATOR}, or cannot be read", first.name))?;
-    let deadline = Deadline::At(None);
-    let pointer = Reader { source, deadline }.words(symbol, 1).map_or(0, |words| words[0]);
-    match pointer {
-        0 => Err("PyTorch has not initialized its allocator for CUDA in it".to_owned()),
-        pointer => Ok(Some(pointer)),
+/// The allocators in use, by their symbol: the library may have another name, and the process copies of it.
+fn allocators(source: &dyn Source, regions: &[Region], mut deadline: Deadline) -> Result<Vec<u64>, String> {
+    let (mut found, mut unread) = (Vec::new(), None);
+    for first in regions.iter().filter(|region| region.is_start_of_file()) {
+        if deadline.is_over() {
+            return Err(format!("the files that are mapped in it: {UNFINISHED}"));
+        }
+        let name = first.name.strip_suffix(" (deleted)").unwrap_or(&first.name);
+        let symbol = exported_of_loaded(source, first.range.start, ALLOCATOR);
+        let pointer = symbol.map(|symbol| Reader { source, deadline }.words(symbol, 1).map_or(0, |words| words[0]));
+        match pointer {
+            Some(pointer) if pointer != 0 => found.push(pointer),
+            Some(_) => unread = Some("PyTorch has not initialized its allocator for CUDA in it".to_owned()),
+            None if Path::new(name).file_name().is_some_and(|name| name == LIBRARY) => {
+                unread = Some(format!("{name} has no {ALLOCATOR}, or cannot be read"));
+            }
+            None => {}
+        }
+    }
+    found.sort_unstable();
+    found.dedup();
+    match (found.is_empty(), unread) {
+        (true, Some(why)) => Err(why),
+        _ => Ok(found),
     }
 }
 
@@ -229,6 +277,7 @@ fn look(reader: &Reader, allocator: u64) -> Option<LiveBlocks> {
         segments,
         runs,
         has_all_segments,
+        by_class: None,
     })
 }
 

@@ -29,6 +29,13 @@ pub struct Region {
     pub name: String,
 }
 
+impl Region {
+    /// Whether a mapped file begins here, which may be a library.
+    pub(crate) fn is_start_of_file(&self) -> bool {
+        self.offset == 0 && self.readable && self.name.starts_with('/')
+    }
+}
+
 impl From<Mapping> for Region {
     fn from(mapping: Mapping) -> Region {
         let [readable, writable, executable, shared] = mapping.permissions;
@@ -131,6 +138,11 @@ pub trait Source: Sync {
 
     /// Whether the memory changes while it is read.
     fn is_running(&self) -> bool {
+        false
+    }
+
+    /// Whether the time for it is over: nothing was read since then.
+    fn is_late(&self) -> bool {
         false
     }
 

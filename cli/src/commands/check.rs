@@ -261,7 +261,7 @@ pub fn has_ended(item: &mut Loaded, rules: &Rules) {
     }
 }
 
-/// Searches that no limit asks for begin within this time, and have the rest of it beside the time for a copy of the memory.
+/// All searches that no limit asks for have this time together, copies of memory included. The search has half of what is left.
 const NAMED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Searches for what holds the memory of a running process, if memory fails by it; or else, until then, to name what holds memory that
@@ -281,7 +281,8 @@ fn with_holders(item: &mut Loaded, rules: &Rules, named_until: Option<Instant>) 
         return Ok(());
     };
     let wanted = holders::Wanted {
-        limit: Some(left),
+        limit: Some(left / 2),
+        until: named_until,
         ..holders::Wanted::default()
     };
     if holders::of_process(item, pid, &wanted).is_err() {

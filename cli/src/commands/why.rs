@@ -181,6 +181,7 @@ fn wanted(args: &WhyArgs) -> Wanted {
             Some(Selector::Address(address)) => vec![address],
             _ => Vec::new(),
         },
+        ..Wanted::default()
     }
 }
 

@@ -13,6 +13,7 @@
 //! Deliberately absent: sums by holder; see `culeak::analysis::why`.
 
 mod core_file;
+mod mapped;
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
@@ -34,6 +35,8 @@ use culeak_holders::copy::Image;
 use culeak_holders::source::core::Core;
 use culeak_holders::source::{Source, live};
 use culeak_holders::{Block, Error, LIMIT, Options, StillLive, Stopped};
+
+use mapped::Mapped;
 
 use super::{Loaded, Place, unrecorded};
 use crate::errors::Failure;
@@ -67,6 +70,8 @@ pub struct Wanted {
     pub pause: bool,
     /// Stop searching after this time; `None`: the engine's default.
     pub limit: Option<Duration>,
+    /// No answer after this time, which contains the copies of the memory.
+    pub until: Option<Instant>,
     /// Sum up host memory, too.
     pub host: bool,
     /// Blocks whose path is given with indices and keys, by any address in them.
@@ -94,8 +99,21 @@ pub fn read(place: &Place, host: bool, load: impl Fn(&Place) -> Result<Loaded, F
 /// The process cannot be read; the message says what to do.
 pub fn of_process(item: &mut Loaded, pid: u32, wanted: &Wanted) -> Result<(), Failure> {
     expect_permission(pid)?;
-    let mut source = live::Process::new(pid).map_err(|error| failure(&format!("process {pid}"), &error))?;
+    let failed = |error| failure(&format!("process {pid}"), &error);
+    let mut source = live::Process::new(pid).map_err(failed)?;
+    if item.snapshot.taken.is_of_unrecorded() && !still_runs(&item.snapshot.process) {
+        return Err(Failure::new(format!(
+            "process {pid}: ended, and another process has its number"
+        )));
+    }
+    if let Some(until) = wanted.until {
+        source = source.until(until);
+    }
     attach(&mut item.snapshot, &mut source, wanted)?;
+    if source.is_late() {
+        let late = std::io::ErrorKind::TimedOut.into();
+        return Err(failed(Error::Read("its memory".to_owned(), late)));
+    }
     // Of a process without any, the allocators cannot be read.
     if item.snapshot.allocations.iter().next().is_none() {
         return Ok(());
@@ -536,55 +554,6 @@ pub fn excluded(snapshot: &Snapshot) -> Vec<Range<u64>> {
         }
     }
     merged
-}
-
-/// Where physical memory is mapped. A recording has the mappings, but not which memory each of them maps. For memory and
-/// mappings of one size it follows from their order, if each creation is followed by its mapping.
-struct Mapped {
-    /// The mapping of each record, by its handle and time.
-    by_record: HashMap<(u64, u64), Range<u64>>,
-}
-
-impl Mapped {
-    fn of(snapshot: &Snapshot) -> Mapped {
-        /// Records of one size in the order of time: of physical memory, or of a mapping.
-        type OfSize = Vec<(u64, bool, u64, bool)>;
-        let mut sizes: HashMap<u64, OfSize> = HashMap::new();
-        for row in snapshot.allocations.iter() {
-            let (is_mapping, size) = match row.kind {
-                Kind::Physical | Kind::HostPhysical => (false, row.bytes),
-                Kind::Mapping => (true, row.requested),
-                _ => continue,
-            };
-            let usual = is_mapping || row.mappings == 1;
-            sizes
-                .entry(size)
-                .or_default()
-                .push((row.time_ns, is_mapping, row.address, usual));
-        }
-        let mut by_record = HashMap::new();
-        for (size, mut rows) in sizes {
-            rows.sort_unstable();
-            let alternates = rows
-                .chunks(2)
-                .all(|pair| matches!(pair, [(_, false, _, true), (_, true, ..)]));
-            if alternates {
-                by_record.extend(rows.chunks_exact(2).map(|pair| {
-                    let ((time_ns, _, handle, _), (_, _, start, _)) = (pair[0], pair[1]);
-                    ((handle, time_ns), start..start.saturating_add(size))
-                }));
-            }
-        }
-        Mapped { by_record }
-    }
-
-    /// The addresses of the memory. Memory that is not mapped is held by its handle.
-    fn range(&self, memory: &Allocation) -> Option<Range<u64>> {
-        match memory.mappings {
-            0 => handle(memory.address),
-            _ => self.by_record.get(&(memory.address, memory.time_ns)).cloned(),
-        }
-    }
 }
 
 /// Takes the paths away of blocks that are not live in a later snapshot of the process.

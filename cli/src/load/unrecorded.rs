@@ -2,7 +2,7 @@
 //!
 //! They have no call stack, age or peak. What holds them can be searched for as in any other process.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,9 +14,9 @@ use culeak::snapshot::{
     Allocation, BY_HISTORY, BY_READING, Call, Counter, Device, Gathering, Process, ProcessState, READABLE, Snapshot,
     Stack, Stream, Taken, Thread,
 };
-use culeak_holders::objects::Library;
-use culeak_holders::pytorch::LiveBlock;
-use culeak_holders::source::live;
+use culeak_holders::objects::Found;
+use culeak_holders::pytorch::{LiveBlock, LiveBlocks};
+use culeak_holders::source::{Source, live};
 use culeak_holders::{Deadline, LIMIT, objects, pytorch, xla};
 
 use super::{Loaded, memory_viz};
@@ -54,6 +54,10 @@ impl Given {
 
 const DISAGREES: &str = "the sum of its blocks was not found among the statistics of PyTorch's allocator: the program allocates all the \
      time, or has an unknown version of it; blocks may be missing (`culeak why --pause` stops it)";
+/// Bytes that were found follow.
+const FOUND: &str = "; found: ";
+const BY_CLASS: &str =
+    "the storages of its tensors were found by their class instead, without segments and what the allocator has cached";
 const SEGMENTS: &str = "PyTorch's segments could not all be read: their sum was not found among the statistics of its allocator, so \
      `--view segments` lacks some or all of them";
 
@@ -62,19 +66,53 @@ const SEGMENTS: &str = "PyTorch's segments could not all be read: their sum was 
 /// # Errors
 /// There is nothing to read; the message says why and what to do.
 pub fn load(pid: u32, unrecorded: Failure) -> Result<Loaded, Failure> {
-    load_within(LIMIT, pid, unrecorded).map_err(|failure| {
-        // A view asks again and again.
-        static OF_DRIVER: Mutex<BTreeMap<u32, Option<u64>>> = Mutex::new(BTreeMap::new());
-        let mut asked = OF_DRIVER.lock().unwrap_or_else(PoisonError::into_inner);
-        match asked.entry(pid).or_insert_with(|| usage::of_process(pid)) {
-            Some(bytes) => Failure::new(format!(
-                "{}; NVML counts {} for it",
-                failure.message,
-                units::bytes(*bytes)
-            )),
-            None => failure,
-        }
+    load_within(LIMIT, pid, unrecorded).map_err(|failure| match of_driver(pid) {
+        Some(bytes) => Failure::new(format!(
+            "{}; NVML counts {} for it",
+            failure.message,
+            units::bytes(bytes)
+        )),
+        None => failure,
     })
+}
+
+/// What NVML counts for the process. A view asks again and again.
+fn of_driver(pid: u32) -> Option<u64> {
+    static ASKED: Mutex<BTreeMap<u32, Option<u64>>> = Mutex::new(BTreeMap::new());
+    let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
+    *asked.entry(pid).or_insert_with(|| usage::of_process(pid))
+}
+
+/// What was read of PyTorch's allocator, and what is to be said of it: why, and how much of what NVML counts was found.
+fn of_pytorch(live: LiveBlocks, pid: u32) -> (Vec<Given>, Option<String>) {
+    let found = live
+        .blocks
+        .iter()
+        .fold(0u64, |sum, block| sum.saturating_add(block.bytes));
+    let share = || {
+        let found = units::bytes(found);
+        match of_driver(pid) {
+            Some(all) => format!(
+                "{FOUND}{found} of {} that NVML counts for the process",
+                units::bytes(all)
+            ),
+            None => format!("{FOUND}{found}; NVML does not say how much the process has"),
+        }
+    };
+    let note = match &live.by_class {
+        Some(why) => Some(format!("{why}; {BY_CLASS}{}", share())),
+        None if !live.agrees => Some(format!("{DISAGREES}{}", share())),
+        None => (!live.has_all_segments).then(|| SEGMENTS.to_owned()),
+    };
+    let function = if live.by_class.is_some() {
+        "c10::StorageImpl"
+    } else {
+        "CUDACachingAllocator"
+    };
+    let tensors = Given::by(Kind::Tensor, function, "pytorch", live.blocks);
+    let memory = Given::memory(live.segments, live.runs).into_iter();
+    let memory = memory.filter(|given| !given.blocks.is_empty());
+    ([tensors].into_iter().chain(memory).collect(), note)
 }
 
 /// As above, for no longer than this.
@@ -86,44 +124,67 @@ pub fn load_within(limit: Duration, pid: u32, unrecorded: Failure) -> Result<Loa
         ))
     };
     super::holders::expect_permission(pid)?;
+    let executable = || fs::read_link(format!("/proc/{pid}/exe")).ok();
+    let executed = executable();
     let process = live::Process::new(pid).map_err(|error| failure(error.to_string()))?;
     let deadline = Deadline::after(limit);
     let mut notes = Vec::new();
     let of_pytorch = pytorch::live_blocks(&process, deadline).map(|live| {
-        let live = live?;
-        if !live.agrees {
-            notes.push(DISAGREES.to_owned());
-        } else if !live.has_all_segments {
-            notes.push(SEGMENTS.to_owned());
-        }
-        let tensors = Given::by(Kind::Tensor, "CUDACachingAllocator", "pytorch", live.blocks);
-        let memory = Given::memory(live.segments, live.runs).into_iter();
-        let memory = memory.filter(|given| !given.blocks.is_empty());
-        Some([tensors].into_iter().chain(memory).collect())
+        let (given, note) = of_pytorch(live?, pid);
+        notes.extend(note);
+        Some(given)
     });
     let of_xla = xla::live_blocks(&process, deadline)
         .map(|live| Some(vec![Given::by(Kind::Buffer, "BFCAllocator", "XLA", live?)]));
-    let of_library = |(library, live): (&'static Library, _)| {
-        Some(vec![Given::by(Kind::Block, library.allocator, library.name, live)])
-    };
-    let of_libraries = objects::live_blocks(&process, deadline).into_iter();
+    let of_libraries = objects::live_blocks(&process, deadline).into_iter().map(|read| {
+        let read = read?;
+        notes.extend(left_out(&read));
+        let blocks = Given::by(Kind::Block, read.library.allocator, read.library.name, read.blocks);
+        Ok(Some(vec![blocks]))
+    });
+    let of_libraries: Vec<_> = of_libraries.collect();
     let (mut given, mut unread) = (Vec::new(), Vec::new());
-    for read in [of_pytorch, of_xla]
-        .into_iter()
-        .chain(of_libraries.map(|read| read.map(of_library)))
-    {
+    for read in [of_pytorch, of_xla].into_iter().chain(of_libraries) {
         match read {
             Ok(read) => given.extend(read.into_iter().flatten()),
             Err(why) => unread.push(why),
         }
     }
-    match (given.as_slice(), unread.as_slice()) {
-        ([], []) => return Err(failure("it uses none of them".to_owned())),
-        ([], _) => return Err(failure(unread.join("; "))),
-        _ => notes.extend(unread.iter().map(|why| format!("not read: {why}"))),
+    if given.is_empty() {
+        return Err(failure(nothing(
+            process.regions().is_ok(),
+            executable() == executed,
+            &unread,
+        )));
     }
+    notes.extend(unread.iter().map(|why| format!("not read: {why}")));
     notes.into_iter().for_each(|note| mention(pid, note));
     Ok(of_process(pid, snapshot(pid, &given)))
+}
+
+/// Why nothing was read. A process that goes away meanwhile leaves anything to read.
+fn nothing(runs: bool, is_same_program: bool, unread: &[String]) -> String {
+    match (runs, is_same_program, unread) {
+        (false, ..) => "it ended while it was read".to_owned(),
+        (_, false, _) => "it executed another program while it was read".to_owned(),
+        (.., []) => "it uses none of them".to_owned(),
+        (.., unread) => unread.join("; "),
+    }
+}
+
+fn left_out(read: &Found) -> Option<String> {
+    let Found {
+        library,
+        blocks,
+        others,
+    } = read;
+    (*others > 0).then(|| {
+        format!(
+            "{others} of {} objects of {}'s memory are not understood and are left out; how many bytes they have is not known",
+            blocks.len() + others,
+            library.name
+        )
+    })
 }
 
 fn of_process(pid: u32, snapshot: Snapshot) -> Loaded {
@@ -154,12 +215,13 @@ pub fn of_history(pid: u32, bytes: &[u8]) -> Result<Loaded, String> {
     Ok(of_process(pid, snapshot))
 }
 
-static SAID: Mutex<BTreeSet<(u32, String)>> = Mutex::new(BTreeSet::new());
+/// What was said about each process, by what comes before [`FOUND`].
+static SAID: Mutex<BTreeMap<(u32, String), String>> = Mutex::new(BTreeMap::new());
 
 /// What was said about a process.
 pub fn noted(pid: u32) -> Vec<String> {
     let said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
-    let of_process = said.iter().filter(|(of, _)| *of == pid);
+    let of_process = said.iter().filter(|((of, _), _)| *of == pid);
     of_process.map(|(_, note)| note.clone()).collect()
 }
 
@@ -168,10 +230,11 @@ pub fn forget_notes() {
     SAID.lock().unwrap_or_else(PoisonError::into_inner).clear();
 }
 
-/// It is read again after a search.
+/// It is read again after a search, when other bytes may be found.
 fn mention(pid: u32, note: String) {
+    let subject = note.split(FOUND).next().unwrap_or_default().to_owned();
     let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
-    if said.insert((pid, note.clone())) {
+    if said.insert((pid, subject), note.clone()).is_none() {
         progress::note(format_args!("note: process {pid}: {note}"));
     }
 }
@@ -287,4 +350,18 @@ pub fn started(folder: &Path) -> Option<u64> {
         .checked_mul(1_000_000_000)?
         .checked_div(u64::try_from(per_second).ok()?)?;
     boot.checked_mul(1_000_000_000)?.checked_add(since_boot)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::nothing;
+
+    #[test]
+    fn a_process_that_goes_away_is_not_said_to_have_an_unknown_layout() {
+        let unread = ["its layout is not understood".to_owned()];
+        assert_eq!(nothing(true, true, &unread), unread[0]);
+        assert_eq!(nothing(true, true, &[]), "it uses none of them");
+        assert!(nothing(false, false, &unread).starts_with("it ended"));
+        assert!(nothing(true, false, &unread).starts_with("it executed another program"));
+    }
 }

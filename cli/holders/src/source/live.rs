@@ -10,6 +10,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use culeak::proc;
 
@@ -38,6 +39,7 @@ pub struct Process {
     only_file: AtomicBool,
     pause: Mutex<Option<Pause>>,
     limits: Mutex<Vec<String>>,
+    until: Option<Instant>,
 }
 
 impl Process {
@@ -52,6 +54,7 @@ impl Process {
             only_file: AtomicBool::new(false),
             pause: Mutex::default(),
             limits: Mutex::default(),
+            until: None,
         };
         let failed = |error| Error::Read(format!("process {pid}"), permission::explained(pid, error));
         let regions = process.regions().map_err(failed)?;
@@ -73,6 +76,15 @@ impl Process {
         match refused {
             Some(error) => Err(failed(error)),
             None => Ok(process),
+        }
+    }
+
+    /// The process, of which nothing can be read any more from then on.
+    #[must_use]
+    pub fn until(self, at: Instant) -> Process {
+        Process {
+            until: Some(at),
+            ..self
         }
     }
 
@@ -178,6 +190,9 @@ impl Source for Process {
 
     fn read(&self, ranges: &[Range<u64>], buffer: &mut [u8]) -> usize {
         let mut done = 0;
+        if self.is_late() {
+            return done;
+        }
         let mut rest = ranges.to_vec();
         let mut next = 0;
         while next < rest.len() && done < buffer.len() {
@@ -235,6 +250,10 @@ impl Source for Process {
 
     fn is_running(&self) -> bool {
         locked(&self.pause).is_none()
+    }
+
+    fn is_late(&self) -> bool {
+        self.until.is_some_and(|at| Instant::now() >= at)
     }
 
     fn limits(&self) -> Vec<String> {

@@ -195,3 +195,16 @@ fn advice_can_be_followed() {
         assert!(advice_of(std::process::id(), ProcessState::Running, change).contains("run --why"));
     }
 }
+
+#[test]
+fn a_process_that_has_the_number_of_an_older_one_is_not_searched() {
+    let mut item = Loaded::of(held(), String::new());
+    item.snapshot.taken.by = culeak::snapshot::BY_READING.to_owned();
+    let process = &mut item.snapshot.process;
+    (process.pid, process.pid_here) = (std::process::id(), None);
+    process.host = culeak::reader::host_name().expect("a name");
+    process.started_unix_ns = 1;
+    let searched = of_process(&mut item, std::process::id(), &Wanted::default());
+    let why = searched.expect_err("another process").message;
+    assert!(why.contains("another process has its number"), "{why}");
+}

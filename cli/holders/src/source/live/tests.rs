@@ -41,6 +41,18 @@ fn ranges_are_read_one_after_the_other() {
 }
 
 #[test]
+fn a_copy_for_which_there_is_no_time_is_none() {
+    let victim = Victim::fork();
+    let process = victim.process().until(Instant::now());
+    let copied = crate::copy::Image::take(&process, &[]);
+    let is_late = |error: &Error| matches!(error, Error::Read(_, why) if why.kind() == io::ErrorKind::TimedOut);
+    assert!(copied.is_err_and(|error| is_late(&error)));
+    let hour = std::time::Duration::from_secs(3600);
+    let process = victim.process().until(Instant::now() + hour);
+    assert!(crate::copy::Image::take(&process, &[]).is_ok());
+}
+
+#[test]
 fn reading_ends_where_memory_ends() {
     let memory = pages(4);
     memory.fill(9);
