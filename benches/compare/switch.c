@@ -171,14 +171,18 @@ void usage(void *block, int64_t change, size_t live, size_t reserved, uint64_t d
 // The result is an object in memory whose address precedes the arguments. Both calls are tail calls, as the one above: culeak looks for the
 // next definition from its caller on.
 typedef void *Engine(void *result, void *engine, const void *task, void *root, void *inputs);
-#define ENGINE "_ZN5torch8autograd6Engine23execute_with_graph_taskERKSt10shared_ptrINS0_9GraphTaskEES2_INS0_4NodeEEONS0_11InputBufferE"
-Engine execute __asm__(ENGINE);
-
-void *execute(void *result, void *engine, const void *task, void *root, void *inputs) {
-    static Engine *bare, *recorded;
-    if (!bare) {
-        recorded = defined_in("libculeak", ENGINE);
-        bare = must(defined_in("libtorch_cpu.so", ENGINE), ENGINE);
+#define ENGINE(function, name)                                                                   \
+    Engine function __asm__(name);                                                               \
+    void *function(void *result, void *engine, const void *task, void *root, void *inputs) {     \
+        static Engine *bare, *recorded;                                                          \
+        if (!bare) {                                                                             \
+            recorded = defined_in("libculeak", name);                                            \
+            bare = must(defined_in("libtorch_cpu.so", name), name);                              \
+        }                                                                                        \
+        return (way == RECORDED && recorded ? recorded : bare)(result, engine, task, root, inputs); \
     }
-    return (way == RECORDED && recorded ? recorded : bare)(result, engine, task, root, inputs);
-}
+
+#define EXECUTE(pointer) "_ZN5torch8autograd6Engine23execute_with_graph_taskERKSt10shared_ptrINS0_9GraphTaskEE" pointer "ONS0_11InputBufferE"
+ENGINE(execute, EXECUTE("S2_INS0_4NodeEE"))
+// Since PyTorch 2.13.
+ENGINE(execute_intrusive, EXECUTE("N3c1013intrusive_ptrINS0_4NodeENS7_6detail34intrusive_target_default_null_typeIS9_EEEE"))
