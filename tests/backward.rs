@@ -53,7 +53,7 @@ const NODE: &str = "MmBackward0";
 
 #[test]
 fn the_call_site_in_backward_is_the_line_that_called_it() {
-    for at in ["-DAT=288", "-DAT=40"] {
+    for at in ["-DAT=288", "-DAT=40", "-DINTRUSIVE"] {
         let snapshot = backward("passes", &[at]).symbolized();
         snapshot.expect_nothing_lost();
         let expected = [(512, "first_step"), (1024, "second_step"), (1536, "on_the_caller")];
@@ -114,23 +114,19 @@ fn a_forked_child_reaches_pytorchs_own_engine() {
 
 #[test]
 fn without_the_engines_function_stacks_end_in_autograd_and_one_line_says_so() {
-    let outcome = backward("passes", &["-DMUTE"]);
-    assert_eq!(
-        outcome
-            .stderr
-            .matches("stacks of backward passes end in autograd")
-            .count(),
-        1,
-        "{}",
-        outcome.stderr
-    );
-    let snapshot = outcome.symbolized();
-    let found = tensors(&snapshot);
-    assert_eq!(
-        (found[0].1.as_str(), found[2].1.as_str()),
-        (NODE, "on_the_caller"),
-        "{found:#?}"
-    );
+    // A function that is asked is missing, or the one where passes begin.
+    for flag in ["-DMUTE", "-DRENAMED"] {
+        let outcome = backward("passes", &[flag]);
+        let said = outcome.stderr.matches("stacks of backward passes end in autograd");
+        assert_eq!(said.count(), 1, "{flag}: {}", outcome.stderr);
+        let snapshot = outcome.symbolized();
+        let found = tensors(&snapshot);
+        assert_eq!(
+            (found[0].1.as_str(), found[2].1.as_str()),
+            (NODE, "on_the_caller"),
+            "{flag}: {found:#?}"
+        );
+    }
 }
 
 /// Of each tensor, in the order of their requests: the Python functions in its stack, innermost first.
@@ -156,7 +152,13 @@ fn gradients(flags: &[&str]) -> (Outcome, Vec<Vec<String>>) {
 
 #[test]
 fn a_gradient_has_the_line_of_its_operator() {
-    let (outcome, found) = gradients(&[]);
+    for flags in [&[][..], &["-DINTRUSIVE"]] {
+        expect_lines_of_operators(flags);
+    }
+}
+
+fn expect_lines_of_operators(flags: &[&str]) {
+    let (outcome, found) = gradients(flags);
     assert!(outcome.stdout.contains("uses of a node 1\n"), "{}", outcome.stdout);
     assert_eq!(found.len(), 13);
     assert_eq!(found[1], ["operator", "first_layer", "main", "<module>"]);

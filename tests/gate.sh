@@ -38,7 +38,7 @@ claim "the list of functions can be read" "$([ "$(wc -l <<<"$listed")" -gt 100 ]
 torch=$(printf '_ZN3c1027report%sNS_6DeviceE\n' {MemoryUsageToProfilerEPv,OutOfMemoryToProfilerE}l{mm,ll})
 # Those by which a program changes the settings of its allocator.
 torch+=$(printf '\n_ZN3c10%s' 4cuda20CUDACachingAllocator20setAllocatorSettingsERKSs {4cuda20CUDACachingAllocator20setAllocatorSettings,16CachingAllocator26AcceleratorAllocatorConfig9parseArgs}ERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE)
-[[ $(readelf -hW "$library") == *AArch64* ]] || torch+=$'\n'_ZN5torch8autograd6Engine23execute_with_graph_taskERKSt10shared_ptrINS0_9GraphTaskEES2_INS0_4NodeEEONS0_11InputBufferE
+[[ $(readelf -hW "$library") == *AArch64* ]] || torch+=$'\n'_ZN5torch8autograd6Engine23execute_with_graph_taskERKSt10shared_ptrINS0_9GraphTaskEES2_INS0_4NodeEEONS0_11InputBufferE$'\n'_ZN5torch8autograd6Engine23execute_with_graph_taskERKSt10shared_ptrINS0_9GraphTaskEEN3c1013intrusive_ptrINS0_4NodeENS7_6detail34intrusive_target_default_null_typeIS9_EEEEONS0_11InputBufferE
 expected=$(printf '%s\n' "$listed" "$torch" culeak_{alloc,alloc_pages,owner_begin,owner_end,pool_begin,set_pages,bound,forward,forward_bfc,free,free_pages,mark,phase_begin,phase_end,snapshot,interval_begin,interval_read,hold} InitializeInjectionNvtx{2,Extension} dlsym dlvsym dlclose ioctl | sort)
 exported=$(awk '$7 != "UND" && ($5 == "GLOBAL" || $5 == "WEAK") { sub(/@.*/, "", $8); print $8 }' <<<"$symbols" | sort)
 claim "exports every function of the list" "$(comm -23 <(echo "$expected") <(echo "$exported"))"

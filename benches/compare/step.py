@@ -1,13 +1,14 @@
 """One transformer training step in PyTorch, timed: the total cost of recording every tensor.
 
-    step.py plain | recorder | switched [DEVICE] [STEPS]
+    step.py plain | recorder | switched | lines [DEVICE] [STEPS] [PEEK]
 
 prints `STEP milliseconds events`: the median of the steps, and how many blocks the allocator allocated in one. `plain` also
 prints `PAIR nanoseconds 1`: the median of `torch.empty` and `del` of 1,000 floats. `recorder` times the same with PyTorch's own
 memory recorder (native and Python stacks) off and on alternately, and prints `STEP`, `RECORDED`, `PAIR` and `RECORDED_PAIR`.
 `switched`, under switch.so, times them bare, under culeak, after a function that does nothing and after reading the clock by
 turns, and prints `WAY STEP name milliseconds ratio` and `WAY PAIR name nanoseconds ratio`, where the ratio is the median of those
-to the bare step of the same turn.
+to the bare step of the same turn. `lines` does so with a step under culeak without and with the lines of backward, and a bare one; ratios
+are to the first of these. PEEK is the offset of `stacks::forward::PEEK` in culeak's library: where that is 0, no forward line is noted.
 """
 
 import ctypes
@@ -60,17 +61,36 @@ def pairs(count):
     return taken
 
 
-def by_turns(word, turns, measure):
-    """Times each way of switch.so in each turn, every other turn in the opposite order."""
-    ways = {"bare": 0, "culeak": 1, "empty hook": 2, "clock only": 3}
+class Lines:
+    """Switches the lines of backward off and on in culeak's library."""
+
+    def __init__(self, offset):
+        ctypes.CDLL(None).switch_to(WAYS["culeak"])
+        step()  # with its first block, culeak looks for these functions
+        start = min(int(line.split("-")[0], 16) for line in open("/proc/self/maps") if "/libculeak" in line)
+        self.peek = ctypes.c_size_t.from_address(start + int(offset, 16))
+        self.known = self.peek.value
+        assert self.known, "culeak has not found the functions of PyTorch that count nodes"
+
+    def switch_to(self, way):
+        self.peek.value = 0 if way == WAYS["without lines"] else self.known
+        ctypes.CDLL(None).switch_to(way)
+
+
+# As in switch.c.
+WAYS = {"bare": 0, "culeak": 1, "empty hook": 2, "clock only": 3, "without lines": 4}
+
+
+def by_turns(word, turns, measure, ways, switch_to):
+    """Times each of these ways of switch.so in each turn, every other turn in the opposite order; ratios are to the first."""
     seen = {name: [] for name in ways}
     for turn in range(turns):
-        for name in list(ways)[:: 1 if turn % 2 else -1]:
-            ctypes.CDLL(None).switch_to(ways[name])
+        for name in ways[:: 1 if turn % 2 else -1]:
+            switch_to(WAYS[name])
             seen[name].append(measure())
-    ctypes.CDLL(None).switch_to(0)
+    switch_to(WAYS["bare"])
     for name, taken in seen.items():
-        ratios = [way / bare for way, bare in zip(taken, seen["bare"])]
+        ratios = [way / first for way, first in zip(taken, seen[ways[0]])]
         print("WAY", word, name.replace(" ", "_"), statistics.median(taken), statistics.median(ratios))
 
 
@@ -81,10 +101,15 @@ events = handed_out() - before
 if mode == "plain":
     print("STEP", statistics.median(timed(steps)), events)
     print("PAIR", statistics.median(pairs(4 * steps)), 1)
-elif mode == "switched":
+elif mode in ("switched", "lines"):
     # The first of three steps in a row is not counted: it frees what steps of another way have left.
-    by_turns("STEP", steps, lambda: statistics.median(timed(3)[1:]))
-    by_turns("PAIR", 4 * steps, lambda: pairs(1)[0])
+    middle = lambda: statistics.median(timed(3)[1:])
+    if mode == "lines":
+        by_turns("STEP", steps, middle, ["without lines", "culeak", "bare"], Lines(sys.argv[4]).switch_to)
+    else:
+        ways, switch_to = ["bare", "culeak", "empty hook", "clock only"], ctypes.CDLL(None).switch_to
+        by_turns("STEP", steps, middle, ways, switch_to)
+        by_turns("PAIR", 4 * steps, lambda: pairs(1)[0], ways, switch_to)
 else:
     of_steps, of_pairs = ([], []), ([], [])
     for _ in range(4):

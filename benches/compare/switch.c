@@ -3,7 +3,7 @@
 //
 //   LD_PRELOAD="switch.so libculeak.so" program
 //
-// The program finds `switch_to` with dlsym and chooses a way for the calls that follow. Four functions of the driver and one
+// The program finds `switch_to` with dlsym and chooses a way for the calls that follow. Four functions of the driver and two
 // of PyTorch go through the switch; a call takes about 2 ns more in each way. Blocks should be freed in the way in which
 // they were allocated: else culeak misses one of the two events.
 #define _GNU_SOURCE
@@ -17,9 +17,11 @@
 #include <time.h>
 
 // Ways of a call, in the order of step.py and cost.cu: straight to the driver; through culeak; straight after a function that
-// does nothing; straight after the clock was read.
-enum way { BARE, RECORDED, EMPTY_HOOK, CLOCK_ONLY };
+// does nothing; straight after the clock was read; through culeak, but backward passes go straight to PyTorch's engine.
+enum way { BARE, RECORDED, EMPTY_HOOK, CLOCK_ONLY, RECORDED_WITHOUT_LINES };
 static volatile enum way way = BARE;
+
+static int is_recorded(void) { return way == RECORDED || way == RECORDED_WITHOUT_LINES; }
 
 void switch_to(int chosen) { way = chosen; }
 
@@ -81,7 +83,7 @@ static void before(void) {
 #define SWITCHED(name, parameters, arguments)                                                                                  \
     static int(*name##_bare) parameters, (*name##_recorded)parameters;                                                         \
     static int name##_entry parameters {                                                                                       \
-        if (way == RECORDED) return name##_recorded arguments;                                                                 \
+        if (is_recorded()) return name##_recorded arguments;                                                                   \
         before();                                                                                                              \
         return name##_bare arguments;                                                                                          \
     }
@@ -156,10 +158,31 @@ void usage(void *block, int64_t change, size_t live, size_t reserved, uint64_t d
         bare = must(defined_in("libc10.so", USAGE), USAGE);
         recorded = defined_in("libculeak", USAGE);
     }
-    if (way == RECORDED && recorded) {
+    if (is_recorded() && recorded) {
         recorded(block, change, live, reserved, device);
     } else {
         before();
         bare(block, change, live, reserved, device);
     }
 }
+
+// ---- a backward pass enters PyTorch's engine through this function, which is how culeak knows the line that called backward() ----
+
+// The result is an object in memory whose address precedes the arguments. Both calls are tail calls, as the one above: culeak looks for the
+// next definition from its caller on.
+typedef void *Engine(void *result, void *engine, const void *task, void *root, void *inputs);
+#define ENGINE(function, name)                                                                   \
+    Engine function __asm__(name);                                                               \
+    void *function(void *result, void *engine, const void *task, void *root, void *inputs) {     \
+        static Engine *bare, *recorded;                                                          \
+        if (!bare) {                                                                             \
+            recorded = defined_in("libculeak", name);                                            \
+            bare = must(defined_in("libtorch_cpu.so", name), name);                              \
+        }                                                                                        \
+        return (way == RECORDED && recorded ? recorded : bare)(result, engine, task, root, inputs); \
+    }
+
+#define EXECUTE(pointer) "_ZN5torch8autograd6Engine23execute_with_graph_taskERKSt10shared_ptrINS0_9GraphTaskEE" pointer "ONS0_11InputBufferE"
+ENGINE(execute, EXECUTE("S2_INS0_4NodeEE"))
+// Since PyTorch 2.13.
+ENGINE(execute_intrusive, EXECUTE("N3c1013intrusive_ptrINS0_4NodeENS7_6detail34intrusive_target_default_null_typeIS9_EEEE"))

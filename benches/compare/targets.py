@@ -353,6 +353,31 @@ def steps(t):
         table(t.machine.out / "steps.md", title, heads, rows)
 
 
+def offset_of_peek(t):
+    """Where culeak's library keeps the function that counts PyTorch's nodes: without it, no forward line is noted."""
+    if not shutil.which("nm"):
+        raise Missing("no nm, which finds the switch of the forward lines")
+    found = re.search(r"^([0-9a-f]+) d .*7forward4PEEK", t.must(["nm", t.machine.shim], env={}).stdout, re.M)
+    if not found:
+        raise Missing(f"{t.machine.shim} has no symbols")
+    return found[1]
+
+
+@group(
+    "lines",
+    ("lines of backward and forward, of a transformer step", "<= 1.01x without them"),
+    ("the same with --sample 512KiB", "no target"),
+)
+def lines(t):
+    device, peek = torch_of(t), offset_of_peek(t)
+    if device == "cpu":
+        raise Missing("no GPU: PyTorch reports no blocks of the CPU")
+    for env, limit in (({}, 1.01), (SAMPLED, None)):
+        runs = Switched(t, 3, [t.machine.python, HERE / "step.py", "lines", device, t.times(60), peek], env)
+        figures = ", ".join(f"{name} {runs.figure(way, 'STEP'):.2f} ms" for name, way in (("bare", "bare"), ("without", "without_lines"), ("with", "culeak")))
+        yield f"{runs.words('culeak', 'STEP')}x ({figures})", limit and runs.ratio("culeak", "STEP") <= limit
+
+
 # ---- with an event log ----
 
 

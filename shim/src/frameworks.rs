@@ -17,7 +17,7 @@
 //! ```
 
 mod allocator_settings;
-mod autograd;
+pub mod autograd;
 mod bfc;
 pub mod client_api;
 mod forwarding;

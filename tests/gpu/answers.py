@@ -2,6 +2,7 @@
 
 import json
 
+from backward import MODELS
 from harness import HERE, claim, expect, expect_equal, site, tail
 
 PROGRAMS = [
@@ -89,6 +90,41 @@ def the_layers_of_a_model_are_below_its_row(t):
         code, out, err = t.cli(*words)
         expect_equal(code, 0, f"exit code of culeak {words[0]}\n{tail(err)}")
         expect("layers.* (6 × TransformerEncoderLayer)" in out, f"the layers are not in culeak {words}\n{tail(out, 60)}")
+
+
+@claim()
+def each_model_that_is_still_there_is_one_line(t):
+    done = t.run(t.python, HERE / "victims" / "fw_answers.py", "kept_models", options=["--why"]).must(0)
+    recording = done.recording()
+    code, out, err = t.cli("why", recording, "--json")
+    expect_equal(code, 0, f"exit code of culeak why\n{tail(err)}")
+    roots = [(row["path"], row["class"], row["count"]) for row in json.loads(out)["modules"]["tree"] if row["depth"] == 0]
+    expect_equal(roots, [("__main__.teacher", "Sequential", 2), ("__main__.student", "Sequential", 2)], "models, the largest first")
+    code, out, err = t.cli("report", recording, "--by", "module")
+    expect_equal(code, 0, f"exit code of culeak report\n{tail(err)}")
+    for name in ("teacher", "student"):
+        lines = [line for line in out.splitlines() if f"__main__.{name} (Sequential)" in line]
+        expect_equal(len(lines), 1, f"lines of {name}\n{tail(out, 40)}")
+
+
+# Without workspaces of cuBLAS, which belong to no module.
+SMALL_WORKSPACES = {"CUBLAS_WORKSPACE_CONFIG": ":16:1", "CUBLASLT_WORKSPACE_SIZE": "1"}
+
+
+@claim(over=MODELS, slow=True)
+def most_bytes_of_a_model_belong_to_a_module(t, model):
+    done = t.run(t.python, HERE / "victims" / "fw_models.py", model, "kept", env=SMALL_WORKSPACES, options=["--why"], timeout=200).must(0)
+    # Workers of a compiler may have recordings too.
+    recording = max((done.folder / "rec").glob("*.culeak"), key=lambda path: path.stat().st_blocks)
+    code, out, err = t.cli("why", recording, "--json")
+    expect_equal(code, 0, f"exit code of culeak why\n{tail(err)}\n{done.story()}")
+    modules = json.loads(out)["modules"]
+    expect(modules, f"no module owns any memory\n{tail(t.cli('why', recording)[1], 60)}")
+    of_modules = sum(row["bytes"] for row in modules["tree"] if row["depth"] == 0)
+    every = of_modules + modules["without"]["bytes"]
+    (done.folder / "modules.json").write_text(json.dumps({"model": model, "bytes": every, "of modules": of_modules}))
+    print(f"  {model}: {of_modules} of {every} bytes belong to a module ({of_modules / every:.1%})", flush=True)
+    expect(of_modules >= 0.9 * every, f"{of_modules} of {every} bytes belong to a module\n{tail(t.cli('why', recording, '--by', 'module')[1], 60)}")
 
 
 @claim()

@@ -1,7 +1,8 @@
 /* Stands in for PyTorch's libtorch_cpu: an engine that runs the nodes of a task on a thread of its own, while the caller waits in
  * `execute`, or on the caller's thread. Functions have their mangled C++ names.
  * An operator of the forward pass takes a number with `forward`; the node of a task has the number that `execute` is given.
- * -DODD: nodes have another layout. -DAT=n: where in a task the member lies whose address the engine gives. -DMUTE: it gives none. */
+ * -DODD: nodes have another layout. -DINTRUSIVE: a node counts its own references, as since PyTorch 2.13. -DAT=n: where in a task the
+ * member lies whose address the engine gives. -DMUTE: it gives none. -DRENAMED: the engine has a name that nobody knows. */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -10,13 +11,25 @@
 #define AT 288
 #endif
 
+#ifdef RENAMED
+#define POINTER "S2_INS0_5OtherEE"
+#elif defined INTRUSIVE
+#define POINTER "N3c1013intrusive_ptrINS0_4NodeENS7_6detail34intrusive_target_default_null_typeIS9_EEEE"
+#else
+#define POINTER "S2_INS0_4NodeEE"
+#endif
+
 typedef void (*node)(void *);
+#ifdef INTRUSIVE
+struct node { uint64_t vtable; int uses, weak; uint64_t number, topological, has_parent, thread, mutex; };
+#else
 struct node { uint64_t vtable, weak[2], number, topological, has_parent, thread; };
+#endif
 struct task { char other[AT]; int exec_info; struct node node; node run; void *argument; int done; struct task *next; };
 struct shared { struct task *object; void *count; };
 
 void *execute_with_graph_task(void **result, void *engine, const struct shared *task, void *root, void *inputs)
-    __asm__("_ZN5torch8autograd6Engine23execute_with_graph_taskERKSt10shared_ptrINS0_9GraphTaskEES2_INS0_4NodeEEONS0_11InputBufferE");
+    __asm__("_ZN5torch8autograd6Engine23execute_with_graph_taskERKSt10shared_ptrINS0_9GraphTaskEE" POINTER "ONS0_11InputBufferE");
 void execute(uint64_t number, node run, void *argument, int on_caller) __asm__("_ZN5torch8autograd6Engine7executeEv");
 static void thread_main(struct task *task) __asm__("_ZN5torch8autograd6Engine11thread_mainEv");
 
@@ -39,6 +52,14 @@ uint64_t thread_id(void) {
 uint64_t forward(void) { return counter++; }
 
 static struct { uint64_t vtable; int uses, weak; } count = {0, 1, 1};
+#ifdef INTRUSIVE
+struct node **get_current_node(struct node **result) __asm__("_ZN5torch8autograd16get_current_nodeEv");
+struct node **get_current_node(struct node **result) {
+    *result = current ? &current->node : NULL;
+    if (current) __atomic_add_fetch(&current->node.uses, 1, __ATOMIC_RELAXED);
+    return result;
+}
+#else
 struct shared_node { struct node *object; void *count; };
 struct shared_node *get_current_node(struct shared_node *result) __asm__("_ZN5torch8autograd16get_current_nodeEv");
 struct shared_node *get_current_node(struct shared_node *result) {
@@ -46,6 +67,7 @@ struct shared_node *get_current_node(struct shared_node *result) {
     if (current) __atomic_add_fetch(&count.uses, 1, __ATOMIC_RELAXED);
     return result;
 }
+#endif
 int uses(void) { return count.uses; }
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -100,12 +122,19 @@ void execute(uint64_t number, node run, void *argument, int on_caller) {
     object->run = run;
     object->argument = argument;
 #ifdef ODD
-    object->node = (struct node){0, {0, 0}, 1, 1, 0x7f, number << 40};
+    object->node = (struct node){.number = 1, .topological = 1, .has_parent = 0x7f, .thread = number << 40};
 #else
-    object->node = (struct node){0, {0, 0}, number, 1, 1, thread_id()};
+    object->node = (struct node){.number = number, .topological = 1, .has_parent = 1, .thread = thread_id()};
+#endif
+#ifdef INTRUSIVE
+    object->node.uses = 1;
+    object->node.weak = 1 << 31 | 1; /* it has a Python object, too */
 #endif
     void *engine = &count;
     void *returned = execute_with_graph_task(result, engine, &task, on_caller ? &task : NULL, engine);
+#ifdef INTRUSIVE
+    count.uses += object->node.uses - 1;
+#endif
     if (returned != result || result[0] != object || result[1] != object) abort();
     free(object);
 }

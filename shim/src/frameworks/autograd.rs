@@ -2,8 +2,8 @@
 //!
 //! Python's engine and the vtable of C++'s reach `Engine::execute_with_graph_task` by its name, so our definition comes first. It
 //! takes the stack, which continues those of the engine's threads ([`crate::stacks::backward`]), and goes on to PyTorch's own.
-//! The mangled name contains the argument types, but not the result's: a pointer with a destructor, which C++ returns in
-//! memory whose address precedes the arguments.
+//! The mangled name contains the argument types, which are of two kinds, but not the result's: a pointer with a destructor, which C++
+//! returns in memory whose address precedes the arguments.
 //!
 //! Deliberately absent: aarch64, which has another register for that address.
 #![cfg(target_arch = "x86_64")]
@@ -17,18 +17,30 @@ use crate::resolve::loader;
 use crate::stacks::backward;
 use culeak_walker::Registers;
 
-const NAME: &CStr = c"_ZN5torch8autograd6Engine23execute_with_graph_taskERKSt10shared_ptrINS0_9GraphTaskEES2_INS0_4NodeEEONS0_11InputBufferE";
+/// Up to PyTorch 2.12 a `shared_ptr` refers to a node, and from 2.13 on an `intrusive_ptr`; both are passed by their address.
+pub const NAMES: [&CStr; 2] = [
+    c"_ZN5torch8autograd6Engine23execute_with_graph_taskERKSt10shared_ptrINS0_9GraphTaskEES2_INS0_4NodeEEONS0_11InputBufferE",
+    c"_ZN5torch8autograd6Engine23execute_with_graph_taskERKSt10shared_ptrINS0_9GraphTaskEEN3c1013intrusive_ptrINS0_4NodeENS7_6detail34intrusive_target_default_null_typeIS9_EEEEONS0_11InputBufferE",
+];
+const ENTRIES: [unsafe extern "C-unwind" fn(); 2] = [entry, entry_intrusive];
 const EXEC_INFO: &CStr = c"_ZN5torch8autograd32get_current_graph_task_exec_infoEv";
 
 /// Passes its caller's address on, in the register that follows the arguments.
 #[unsafe(naked)]
 #[unsafe(export_name = "_ZN5torch8autograd6Engine23execute_with_graph_taskERKSt10shared_ptrINS0_9GraphTaskEES2_INS0_4NodeEEONS0_11InputBufferE")]
 unsafe extern "C-unwind" fn entry() {
-    std::arch::naked_asm!("endbr64", "mov r9, [rsp]", "jmp {body}", body = sym body)
+    std::arch::naked_asm!("endbr64", "mov r9, [rsp]", "jmp {body}", body = sym body::<0>)
 }
 
-/// `graph_task`: the address of a shared pointer to the task.
-unsafe extern "C-unwind" fn body(
+/// As `entry`.
+#[unsafe(naked)]
+#[unsafe(export_name = "_ZN5torch8autograd6Engine23execute_with_graph_taskERKSt10shared_ptrINS0_9GraphTaskEEN3c1013intrusive_ptrINS0_4NodeENS7_6detail34intrusive_target_default_null_typeIS9_EEEEONS0_11InputBufferE")]
+unsafe extern "C-unwind" fn entry_intrusive() {
+    std::arch::naked_asm!("endbr64", "mov r9, [rsp]", "jmp {body}", body = sym body::<1>)
+}
+
+/// The function of the nth name. `graph_task`: the address of a shared pointer to the task.
+unsafe extern "C-unwind" fn body<const NTH: usize>(
     result: u64,
     engine: u64,
     graph_task: *const u64,
@@ -37,8 +49,8 @@ unsafe extern "C-unwind" fn body(
     caller: u64,
 ) -> u64 {
     type Execute = unsafe extern "C-unwind" fn(u64, u64, *const u64, u64, u64) -> u64;
-    let in_child = || loader::definition_after(NAME, entry as *const c_void);
-    let Some(next) = pytorch::next_definition(NAME, caller).or_else(in_child) else {
+    let in_child = || loader::definition_after(NAMES[NTH], ENTRIES[NTH] as *const c_void);
+    let Some(next) = pytorch::next_definition(NAMES[NTH], caller).or_else(in_child) else {
         // The loader would end the process too, since the caller's library has no such function.
         std::process::abort()
     };

@@ -20,7 +20,7 @@
 //!
 //! Deliberately absent: passes of the distributed engine, which has no such thread.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*, fence};
 
 use crate::messages;
 use crate::resolve::closing;
@@ -63,10 +63,18 @@ pub fn is_possible(search: impl FnOnce() -> Option<usize>) -> bool {
         let found = search().unwrap_or(ABSENT);
         EXEC_INFO.store(found, Relaxed);
         if found == ABSENT {
-            messages::no_backward();
+            refuse();
         }
     }
     EXEC_INFO.load(Relaxed) > ABSENT
+}
+
+/// Passes of this PyTorch cannot be seen, which is said once.
+pub fn refuse() {
+    static IS_SAID: AtomicBool = AtomicBool::new(false);
+    if !IS_SAID.swap(true, Relaxed) {
+        messages::no_backward();
+    }
 }
 
 /// The calling thread, whose row is `thread`, starts a task on this stack.

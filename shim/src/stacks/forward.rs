@@ -11,12 +11,14 @@
 //! allocates nothing, such as a view, has the next stack of its thread, at most [`VIEWS`] nodes later. Numbers beyond the last [`SLOTS`] are
 //! forgotten.
 //!
-//! PyTorch is asked through its exported functions. The two numbers are read where they are in a node since PyTorch 1.13; a node
-//! that cannot be one ends this.
+//! PyTorch is asked through its exported functions. The two numbers are read where they are in a node since PyTorch 1.13, and in one that
+//! counts its own references, since 2.13; a node that cannot be one ends this.
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering::*};
 
+#[cfg(target_arch = "x86_64")]
+use crate::frameworks::autograd;
 use crate::messages;
 use crate::resolve::closing;
 use culeak::format::NONE;
@@ -41,7 +43,7 @@ static IS_OFF: AtomicBool = AtomicBool::new(false);
 /// Changes in a forked child, whose stacks are its own.
 static EPOCH: AtomicU64 = AtomicU64::new(0);
 
-/// Looks for PyTorch's functions. `search` returns a function's address.
+/// Looks for PyTorch's functions, and says so if its engine is none of those that are known. `search` returns a function's address.
 pub fn prepare(search: impl Fn(&CStr) -> Option<usize>) {
     if PEEK.load(Relaxed) != 0 || IS_OFF.load(Relaxed) {
         return;
@@ -54,8 +56,12 @@ pub fn prepare(search: impl Fn(&CStr) -> Option<usize>) {
     if let (Some(thread_id), Some(node), Some(peek)) = found {
         THREAD_ID.store(thread_id, Relaxed);
         NODE.store(node, Relaxed);
-        // Release: pairs with `functions`.
+        // Release: pairs with `note`.
         PEEK.store(peek, Release);
+        #[cfg(target_arch = "x86_64")]
+        if !autograd::NAMES.iter().any(|name| search(name).is_some()) {
+            super::backward::refuse();
+        }
     }
 }
 
@@ -68,7 +74,7 @@ fn slot(thread: u64, number: u64) -> (&'static (AtomicU64, AtomicU64), u64) {
 
 fn noted((check, value): &(AtomicU64, AtomicU64), key: u64) -> Option<u32> {
     let value = value.load(Relaxed);
-    (value != 0 && check.load(Relaxed) ^ value == key).then_some(value as u32 - 1)
+    (value != 0 && check.load(Relaxed) ^ value == key).then(|| value as u32 - 1)
 }
 
 /// The calling thread, which runs PyTorch's code, allocates on this stack.
@@ -108,15 +114,19 @@ pub fn of_gradient() -> u32 {
     // SAFETY: `get_current_node`, whose result C++ returns in memory: a shared pointer, which is two words.
     unsafe { std::mem::transmute::<usize, Node>(NODE.load(Relaxed))(&raw mut shared) };
     let [node, count] = shared;
-    if node == 0 || count == 0 {
+    if node == 0 {
         return NONE;
     }
     // SAFETY: the thread runs the node, so it exists; a node has a mutex and more behind these words.
     let words = unsafe { (node as *const [u64; 7]).read() };
-    // The copy of the shared pointer goes, and the engine's stays: `_Sp_counted_base` has its count behind the vtable.
+    // The copy of the pointer goes, and the engine's stay: of a shared one `_Sp_counted_base` has the count behind the vtable, of an intrusive
+    // one, which is one word, the node does.
+    let counted = if count == 0 { node } else { count };
     // SAFETY: as above.
-    unsafe { (*((count + 8) as *const AtomicI32)).fetch_sub(1, Release) };
-    let [_, _, _, number, _, has_parent, thread] = words;
+    unsafe { (*((counted + 8) as *const AtomicI32)).fetch_sub(1, Release) };
+    let [number, _, has_parent, thread] = match (count, words) {
+        (0, [_, _, of_node @ .., _]) | (_, [_, _, _, of_node @ ..]) => of_node,
+    };
     if has_parent as u8 > 1 || thread >> 32 != 0 {
         if !IS_OFF.swap(true, Relaxed) {
             messages::no_forward();
@@ -134,4 +144,17 @@ pub fn unloaded() {
 
 pub fn forked() {
     EPOCH.fetch_add(1, Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unused_slot_has_no_stack_whatever_the_key() {
+        for key in [0, 1, u64::MAX] {
+            assert_eq!(noted(&(AtomicU64::new(0), AtomicU64::new(0)), key), None);
+        }
+        assert_eq!(noted(&(AtomicU64::new(42 ^ 8), AtomicU64::new(8)), 42), Some(7));
+    }
 }

@@ -63,7 +63,8 @@ fn by_lists(frame: &Frame) -> Role {
     if starts_with_any(module, RUNTIME_MODULES) {
         return Role::Runtime;
     }
-    if is_interpreter(module) {
+    // The interpreter's own extension modules, such as `_asyncio`, are in a folder of this name.
+    if is_interpreter(module) || frame.module.contains("/lib-dynload/") {
         return Role::Interpreter;
     }
     let inside_framework = is_framework(frame.module) || super::origin::library_of_module(module).is_some();

@@ -323,6 +323,14 @@ fn library_python_is_the_site_only_without_a_users_line() {
     assert_eq!(site_of(&training(&[CALL, LINEAR, RUNPY])), "Linear.forward");
 }
 
+#[test]
+fn extension_modules_of_the_interpreter_are_no_callers() {
+    const ASYNCIO: &str = "/usr/lib/python3.11/lib-dynload/_asyncio.cpython-311-x86_64-linux-gnu.so";
+    let tasks = [("task_step_impl", "_asynciomodule.c:2690", ASYNCIO), ("", "", ASYNCIO)];
+    let stack = [&TORCH[..4], &[STEP], &tasks, &[SCRIPT], INTERPRETER].concat();
+    assert_eq!(shown(&stack), ["training_step", "<module>"]);
+}
+
 const LIBTORCH: &str = "/v/site-packages/torch/lib/libtorch_cpu.so";
 const BACKWARD: FrameText = (
     "torch::autograd::generated::MulBackward0::apply(at::Tensor)",

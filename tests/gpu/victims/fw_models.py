@@ -1,4 +1,5 @@
-"""Three training steps of a small model of each usual kind; the first argument selects one."""
+"""Three training steps of a small model of each usual kind; the first argument selects one. With `kept` behind it, the script ends with the
+model, its optimizer and the graph of a further step."""
 
 import os
 import sys
@@ -10,6 +11,7 @@ from printing import leave, result
 
 DEVICE = "cuda"
 STEPS = 3
+kept = []
 
 
 def steps(model, inputs, loss_of, parameters=None):
@@ -20,6 +22,8 @@ def steps(model, inputs, loss_of, parameters=None):
         loss = loss_of(model(**inputs()))
         loss.backward()
         optimizer.step()
+    if sys.argv[2:] == ["kept"]:
+        kept.extend([model, optimizer, loss_of(model(**inputs()))])
 
 
 def tokens():
@@ -160,7 +164,10 @@ def lightning():
 
     data = torch.utils.data.DataLoader(torch.randn(12, 64, 128), batch_size=4)
     trainer = L.Trainer(max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
-    trainer.fit(Task(), data)
+    task = Task()
+    trainer.fit(task, data)
+    if sys.argv[2:] == ["kept"]:
+        kept.extend([task, trainer, task.to(DEVICE).training_step(next(iter(data)).to(DEVICE), 0)])
 
 
 MODELS = (gpt2, vit, resnet, unet, moe, lora, ddp, fsdp, compiled, lightning)
@@ -168,4 +175,5 @@ torch.manual_seed(1)
 {model.__name__: model for model in MODELS}[sys.argv[1]]()
 torch.cuda.synchronize()
 result("steps", STEPS)
-leave()
+if not kept:
+    leave()
