@@ -12,13 +12,16 @@ MODES = ["native", "custom", "hook", "checkpointed", "reentrant", "generator", "
 
 
 @claim(over=MODES, slow=True)
-def a_tensor_of_backward_has_the_lines_of_the_waiting_thread(t, mode):
+def a_tensor_of_backward_has_the_lines_of_the_waiting_thread_and_of_its_operator(t, mode):
     done = same_results(t, "backward", mode, env={"TORCH_EXTENSIONS_DIR": str(t.out / "extensions")})
     snapshot = snapshot_of(done)
     reported = done.lines()
     expect(reported, f"the program reported nothing\n{done.story()}")
     for label, address, frames in reported:
         snapshot.expect_lines(label, address, frames, inside=True)
+        [row] = [row for row in snapshot.of_kind("tensor") if row["address"] == address]
+        lines = snapshot.forward_lines(row)
+        expect(any(file == "fw_backward.py" and function != "<module>" for function, file, _ in lines), f"{label}: no line of the forward pass is the program's: {lines}, in\n    {snapshot.show(row)}\n{snapshot.where()}")
 
 
 @claim(slow=True)
@@ -127,7 +130,7 @@ TRAINS = {
 
 @claim(over=sorted(TRAINS), slow=True)
 def what_lightning_trains_has_the_lines_of_the_program_in_backward(t, how):
-    done = same_results(t, "lightning", how, env={"CULEAK_TIMELINE": "256MiB"})
+    done = same_results(t, "lightning", how, env={"CULEAK_TIMELINE": "256MiB", "CULEAK_DEPTH": "256"})
     pids = {int(words[0]) for words in done._lines("LINES")}
     expect_equal(len(pids), 2 if how == "ddp_two" else 1, f"processes that trained\n{done.story()}")
     reported = [(int(pid), int(address, 16), json.loads(frames)) for pid, _, address, frames in done._lines("LINES")]

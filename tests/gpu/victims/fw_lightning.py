@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from printing import here, in_backward, leave, lines, result, say
 
-BATCHES, KEPT = 6, []
+BATCHES, KEPT, LAUNCHED = 6, [], []
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 warnings.simplefilter("ignore")
 
@@ -88,6 +88,7 @@ def fit(task, **options):
     quiet = dict(logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
     trainer = L.Trainer(max_epochs=1, accelerator="gpu", **{"devices": 1, **options}, **quiet)
     trainer.fit(task, data)  # site: lightning_fit
+    LAUNCHED.extend(getattr(trainer.strategy.launcher, "procs", []))
 
 
 def single():
@@ -132,4 +133,5 @@ for frames, made in KEPT:
 result("kept", len(KEPT))
 if torch.distributed.is_initialized():
     torch.distributed.barrier()
+[process.wait() for process in LAUNCHED]
 leave()

@@ -30,7 +30,7 @@ use crate::{Map, Set};
 const GRADIENT: u64 = 40;
 /// Steps to the parameter of a module, two from a node to the next one: most from the node that saves a tensor, through reshaping and
 /// attention; and few from the one that made it, so that a loss does not belong to the last layer.
-const FROM_SAVER: usize = 48;
+const FROM_SAVER: usize = 24;
 const FROM_MAKER: usize = 5;
 /// The most nodes in which a parameter is looked for.
 const NODES: usize = 256;
