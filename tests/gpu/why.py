@@ -9,7 +9,7 @@ import re
 import threading
 from concurrent.futures import Future
 
-from frameworks import SLAB
+from frameworks import SLAB, UNCACHED
 from harness import HERE, Failure, Missing, allocations, claim, expect, expect_equal, tail
 from observed import Watched
 
@@ -288,6 +288,25 @@ def a_real_program_has_the_same_holders_recorded_and_not(t, name):
 def an_array_program_has_the_same_holders_recorded_and_not(t, name):
     unrecorded = searched(t, "fw_why_arrays", name, env=SLAB if name == "jax" else None, how="bare")
     expect_same(holders_of(arrays(t, name)), holders_of(unrecorded), "holders of arrays", unrecorded.answer.where)
+
+
+OTHERS = {
+    "async": {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync", "PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync"},
+    "uncached": UNCACHED,
+}
+
+
+# In a container, NVML may not know the process.
+@claim(over=[*OTHERS, "pluggable"], slow=True)
+def storages_are_found_where_pytorchs_allocator_is_not_understood(t, name):
+    env = OTHERS.get(name) or {"PLUGGABLE": str(t.program("pluggable.so"))}
+    with Watched(t, "bare", command=[t.python, HERE / "victims" / "fw_growth.py", "watched"], env=env) as watched:
+        answer = Answer(t, watched)
+        code, out, err = t.cli("why", watched.pid)
+    expect(code == 0 and re.search(r"found by their class instead.*; found: 97 MiB(?: of .* that NVML counts|; NVML does not say)", err), f"the note, exit code {code}\n{tail(out + err)}")
+    held = {of: sum(block["bytes"] for block in answer.blocks if text(block).startswith(of)) for of in ("__main__.history", "__main__.cache", "__main__.weights")}
+    expect_equal(held, {"__main__.history": 48 << 20, "__main__.cache": 48 << 20, "__main__.weights": 1 << 20}, f"bytes by holder\n{answer.where}")
+    expect_equal(sum(block["bytes"] for block in answer.blocks), 97 << 20, f"bytes of all storages\n{answer.where}")
 
 
 @claim(slow=True)

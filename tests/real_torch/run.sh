@@ -130,10 +130,12 @@ print("ok", settings, "not recorded:", count, "blocks,", allocated, "of", reserv
 PYTHON
 done
 
-# The same of an allocator whose layout is not understood: another backend, and tables that were overwritten.
-for how in backend:cudaMallocAsync damaged; do
-    set=${how#damaged}
-    PYTORCH_ALLOC_CONF=$set PYTORCH_CUDA_ALLOC_CONF=$set "$python" - "$target/culeak" "$work/program.so" "$how" <<'PYTHON'
+# The same of an allocator that is not understood: another backend, tables that were overwritten, and none.
+for how in backend:cudaMallocAsync damaged uncached; do
+    set=$how uncached=()
+    case $how in damaged | uncached) set="" ;; esac
+    [ "$how" != uncached ] || uncached=(PYTORCH_NO_CUDA_MEMORY_CACHING=1)
+    env "${uncached[@]}" PYTORCH_ALLOC_CONF=$set PYTORCH_CUDA_ALLOC_CONF=$set "$python" - "$target/culeak" "$work/program.so" "$how" <<'PYTHON'
 import json
 import os
 import subprocess

@@ -2,8 +2,8 @@
  * them, its pools and its statistics. -DALLOCATOR: the library, libc10_cuda.so. Otherwise the program: blocks of two devices, which an
  * array has, each in a segment of 8 MiB with a free block or one that waits for a stream, and a free segment. Prints their number and
  * bytes, then "ready", and waits for the end of its input. -DOTHER_BACKEND: without tables. -DWRONG_SUM=1: reserved is another
- * sum for device 1. -DIDLE: device 1 has no blocks. -DUNUSED: the library's allocator was not initialized; the program opens its argument, such a
- * copy. -DSTORAGES, with -DOTHER_BACKEND: storages of tensors, of which those in `kept` have
+ * sum for device 1. -DIDLE: device 1 has no blocks. -DUNCACHED: neither device has any. -DUNUSED: the library's allocator was not initialized; the program opens its argument, such a
+ * copy. -DSTORAGES, with -DOTHER_BACKEND or -DUNCACHED: storages of tensors, of which those in `kept` have
  * memory of PyTorch's allocators. */
 #include <dlfcn.h>
 #include <stdint.h>
@@ -142,16 +142,23 @@ int main(int argc, char **argv) {
     allocator->end = allocator->limit = allocator->devices + 2;
     for (int device = 0; device < 2; device++) allocator->devices[device] = calloc(1, 64 << 10);
 #ifndef OTHER_BACKEND
+    for (int i = 0; i < TABLES; i++) allocator->tables[i] = (struct table){NULL, 0, 63, 3, 0, 0.5f, 0};
     for (int device = 0; device < 2; device++)
         for (int i = 0; i < 200; i++, count++) {
 #ifdef IDLE
             if (device == 1) break;
+#endif
+#ifdef UNCACHED
+            break;
 #endif
             uint64_t address = 0x7e0000000000u + device * 0x1000000000u + i * 0x800000u;
             add(device, address, 100 * i + 1 + (i % 10 == 0) * (4 << 20), i);
             kept[count] = address;
         }
     for (int device = 0; device < 2; device++) {
+#ifdef UNCACHED
+        break;
+#endif
         struct device *own = allocator->devices[device];
         put(&own->pools[1], unused(own, device, 0x7f0000000000u + device * 0x1000000000u, (20 + device) << 20));
         own->reserved += (20 + device) << 20;

@@ -383,31 +383,41 @@ fn a_stopped_process_that_was_never_recorded_is_stopped_for_no_longer_than_the_l
 
 #[test]
 fn storages_of_tensors_are_found_by_their_class_where_pytorchs_allocator_is_not_understood() {
-    let (mut child, _folder, [count, bytes_held]) = unrecorded(&["-DOTHER_BACKEND", "-DSTORAGES"]);
-    let pid = child.id().to_string();
-    let why = json(&["why", &pid, "--json"]);
-    assert_eq!(
-        (bytes(&why["total"]), why["total"]["count"].as_u64()),
-        (bytes_held, Some(count))
-    );
-    assert!(why["origins"].to_string().contains("kept"), "{why}");
     let nvml = library("nvml", "libnvidia-ml.so.1", &[], &[]);
-    let output = Command::new(culeak())
-        .args(["why", &pid])
-        .env("LD_LIBRARY_PATH", nvml.parent().expect("a folder"))
-        .env("NVML_PID", &pid)
-        .env("NVML_OWN", (520u64 << 20).to_string())
-        .output();
-    let said = String::from_utf8(output.expect("the CLI starts").stderr).expect("text");
-    let found = format!(
-        "layout that is not understood (libc10_cuda.so: another backend than the native one, or an unknown version); the storages of its \
-         tensors were found by their class instead, without segments and what the allocator has cached; found: {} of 520 MiB that NVML \
-         counts for the process\n",
-        culeak::analysis::words::bytes(bytes_held)
-    );
-    assert_eq!(said.matches(&found).count(), 1, "{found}: {said}");
-    drop(child.stdin.take());
-    child.wait().expect("ended");
+    for (allocator, reason) in [
+        (
+            "-DOTHER_BACKEND",
+            "has a layout that is not understood (libc10_cuda.so: another backend than the native one, or an unknown version)",
+        ),
+        (
+            "-DUNCACHED",
+            "has given out no block, as with PYTORCH_NO_CUDA_MEMORY_CACHING=1",
+        ),
+    ] {
+        let (mut child, _folder, [count, bytes_held]) = unrecorded(&[allocator, "-DSTORAGES"]);
+        let pid = child.id().to_string();
+        let why = json(&["why", &pid, "--json"]);
+        assert_eq!(
+            (bytes(&why["total"]), why["total"]["count"].as_u64()),
+            (bytes_held, Some(count))
+        );
+        assert!(why["origins"].to_string().contains("kept"), "{why}");
+        let output = Command::new(culeak())
+            .args(["why", &pid])
+            .env("LD_LIBRARY_PATH", nvml.parent().expect("a folder"))
+            .env("NVML_PID", &pid)
+            .env("NVML_OWN", (520u64 << 20).to_string())
+            .output();
+        let said = String::from_utf8(output.expect("the CLI starts").stderr).expect("text");
+        let found = format!(
+            "{reason}; the storages of its tensors were found by their class instead, without segments and what the allocator has \
+             cached; found: {} of 520 MiB that NVML counts for the process\n",
+            culeak::analysis::words::bytes(bytes_held)
+        );
+        assert_eq!(said.matches(&found).count(), 1, "{found}: {said}");
+        drop(child.stdin.take());
+        child.wait().expect("ended");
+    }
 }
 
 #[test]

@@ -129,21 +129,27 @@ pub fn live_blocks(source: &dyn Source, mut deadline: Deadline) -> Result<Option
             return Err(format!("the blocks of PyTorch's allocator in it: {UNFINISHED}"));
         }
         let Some(found) = found else {
-            return by_class(source, &regions, deadline).map(Some);
+            let why = format!(
+                "PyTorch's allocator in it has a layout that is not understood ({LIBRARY}: another backend than the native one, or an \
+                 unknown version)"
+            );
+            return by_class(source, &regions, deadline, why).map(Some);
         };
         all = Some(match all {
             None => found,
             Some(others) => others.and(found),
         });
     }
-    Ok(all)
+    // Without caching, each tensor has memory of the driver.
+    let of_driver = all.as_ref().filter(|found| found.blocks.is_empty()).and_then(|_| {
+        let why =
+            "PyTorch's allocator in it has given out no block, as with PYTORCH_NO_CUDA_MEMORY_CACHING=1".to_owned();
+        by_class(source, &regions, deadline, why).ok()
+    });
+    Ok(of_driver.or(all))
 }
 
-fn by_class(source: &dyn Source, regions: &[Region], deadline: Deadline) -> Result<LiveBlocks, String> {
-    let why = format!(
-        "PyTorch's allocator in it has a layout that is not understood ({LIBRARY}: another backend than the native one, or an \
-         unknown version)"
-    );
+fn by_class(source: &dyn Source, regions: &[Region], deadline: Deadline, why: String) -> Result<LiveBlocks, String> {
     match storages::storages(source, regions, deadline) {
         Ok(blocks) if !blocks.is_empty() => Ok(LiveBlocks {
             blocks,

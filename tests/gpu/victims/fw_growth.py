@@ -2,6 +2,7 @@
 
     fw_growth.py                 24 epochs, then the end
     fw_growth.py watched         12 epochs, READY, then nothing until standard input has a line
+                                    with PLUGGABLE=LIBRARY, through the functions of a pluggable allocator
     fw_growth.py watched and-grow   … READY, then ten more epochs a second until then
 """
 
@@ -51,6 +52,8 @@ def train(weights, epoch):
     del batch
 
 
+if library := os.environ.get("PLUGGABLE"):
+    torch.cuda.memory.change_current_allocator(torch.cuda.memory.CUDAPluggableAllocator(library, "my_malloc", "my_free"))
 weights = torch.zeros(1 << 20, dtype=torch.uint8, device="cuda")
 if "watched" not in sys.argv:
     for epoch in range(EPOCHS):
@@ -60,7 +63,8 @@ if "watched" not in sys.argv:
 
 for epoch in range(EPOCHS // 2):
     train(weights, epoch)
-fact("allocated", torch.cuda.memory_allocated())
+if not library:
+    fact("allocated", torch.cuda.memory_allocated())
 print("READY", os.getpid(), flush=True)
 quit_requested = threading.Event()
 threading.Thread(target=lambda: (sys.stdin.readline(), quit_requested.set()), daemon=True).start()

@@ -1,5 +1,5 @@
-//! Storages of tensors on GPUs, found by their class. For a process whose allocator is not understood: another backend
-//! (cudaMallocAsync, a pluggable allocator), or an unknown version.
+//! Storages of tensors on GPUs, found by their class. For a process whose allocator is not understood, which is another backend
+//! (cudaMallocAsync, a pluggable allocator) or an unknown version, or does not cache.
 //!
 //! ```text
 //! c10::StorageImpl: virtual table, references, data, deleter, context, device, bytes
