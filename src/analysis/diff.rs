@@ -363,14 +363,8 @@ fn callers<'a>(
 /// Cuts off rows that did not change, changed by less than `min_bytes`, or are beyond the most.
 fn cut(rows: &mut Vec<DiffRow>, options: &Options, min_bytes: u64) -> Cut {
     rows.retain(|row| options.all || row.state != State::Unchanged);
-    let all = rows.len();
-    rows.retain(|row| row.bytes_delta.unsigned_abs() >= u128::from(min_bytes));
-    let below_min = all - rows.len();
-    rows.truncate(options.top.unwrap_or(usize::MAX));
-    Cut {
-        below_min,
-        beyond_top: all - below_min - rows.len(),
-    }
+    let enough = |row: &DiffRow| row.bytes_delta.unsigned_abs() >= u128::from(min_bytes);
+    Cut::off(rows, enough, options.top).0
 }
 
 /// By what rows of equal changes are sorted.

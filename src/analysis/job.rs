@@ -19,6 +19,7 @@ use crate::analysis::estimate::sampled;
 use crate::analysis::filter::{Filter, Filtered};
 use crate::analysis::opaque::OpaquePool;
 use crate::analysis::program::Program;
+use crate::analysis::report::Cut;
 use crate::analysis::suppressions::Used;
 use crate::analysis::tally::Tally;
 use crate::facts::Instant;
@@ -130,8 +131,7 @@ impl Job {
         processes.sort_by_cached_key(|process| process.row.order());
         let mut sites: Vec<SiteRow> = rows.into_iter().map(|(row, _)| row).collect();
         let enough = |row: &SiteRow| row.range.sum_bytes() >= options.min_bytes;
-        let (mut shown, mut hidden): (Vec<_>, Vec<_>) = sites.drain(..).partition(enough);
-        hidden.extend(shown.split_off(options.top.unwrap_or(shown.len()).min(shown.len())));
+        let (_, hidden) = Cut::off(&mut sites, enough, options.top);
         let total = |of: fn(&Instant) -> Tally| Tally::total(processes.iter().map(|process| of(&process.row)));
         JobReport {
             format: FORMAT,
@@ -160,7 +160,7 @@ impl Job {
                 .map(|population| population.program)
                 .collect(),
             stands_out: differing.into_iter().map(|(out, _)| out).collect(),
-            sites: shown,
+            sites,
             shared,
             hidden_sites: hidden.len(),
             hidden: Tally::total(hidden.iter().map(SiteRow::tally)),

@@ -21,7 +21,7 @@ use crate::analysis::filter::{Filter, Filtered, Filtering};
 use crate::analysis::groups::{Group, Groups, Level};
 use crate::analysis::handles::Handles;
 use crate::analysis::ledger::Ledger;
-use crate::analysis::objects::{self, Objects, OfObjects};
+use crate::analysis::objects::{self, Objects};
 use crate::analysis::opaque::OpaquePool;
 use crate::analysis::pages::{self, PagesOfPool};
 use crate::analysis::points::{Points, when};
@@ -37,11 +37,13 @@ use crate::snapshot::{Allocator, Failed, Losses, Mark, ProcessState, Sampling, S
 mod advice;
 mod grouping;
 mod host_pools;
+mod rows;
 mod sizes;
 mod totals;
 
 pub use advice::{began_late, ended_early, losses};
 pub use grouping::{By, Exact, RowsOfKinds, Sort};
+pub use rows::{CALLERS_KEPT, Row, RowCaller, RowStack, STACKS_KEPT};
 pub use totals::{DeviceTotal, Held, Totals};
 use totals::{device_totals, sum, totals};
 
@@ -179,6 +181,24 @@ impl Cut {
     pub fn rows(self) -> usize {
         self.below_min + self.beyond_top
     }
+
+    #[must_use]
+    pub fn and(self, other: Cut) -> Cut {
+        Cut {
+            below_min: self.below_min + other.below_min,
+            beyond_top: self.beyond_top + other.beyond_top,
+        }
+    }
+
+    /// Takes those that are not `enough` out of the rows, and those beyond the most, and returns them, too.
+    pub fn off<T>(rows: &mut Vec<T>, enough: impl FnMut(&T) -> bool, top: Option<usize>) -> (Cut, Vec<T>) {
+        let (shown, mut out): (Vec<T>, Vec<T>) = std::mem::take(rows).into_iter().partition(enough);
+        *rows = shown;
+        let below_min = out.len();
+        out.extend(rows.split_off(top.unwrap_or(usize::MAX).min(rows.len())));
+        let beyond_top = out.len() - below_min;
+        (Cut { below_min, beyond_top }, out)
+    }
 }
 
 /// The process that a snapshot shows.
@@ -204,118 +224,6 @@ pub struct ProcessLine<'a> {
     /// PyTorch's allocator, if it took the snapshot; else empty.
     #[serde(skip)]
     pub by: &'a str,
-}
-
-/// Live records that have something in common.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Row<'a> {
-    /// What the records have in common, as text.
-    pub label: String,
-    pub bytes: u64,
-    pub count: u64,
-    /// Number of records that hold no memory.
-    pub claims: u64,
-    /// A caching allocator holds at least a part of it.
-    pub pool: bool,
-    /// The owner of that allocator.
-    pub allocator: Option<&'static str>,
-    /// The CUDA library that requested all of it.
-    pub library: Option<&'static str>,
-    pub kinds: BTreeMap<&'static str, Tally>,
-    pub devices: BTreeMap<String, Tally>,
-    pub streams: BTreeMap<String, Tally>,
-    pub threads: BTreeMap<String, Tally>,
-    pub apis: BTreeMap<&'a str, Tally>,
-    pub smallest: u64,
-    pub largest: u64,
-    /// Age of the oldest record when the snapshot was taken.
-    pub oldest_age_ns: u64,
-    pub newest_age_ns: u64,
-    /// The largest stacks, largest first; at most [`STACKS_KEPT`] unless [`Options::stacks_kept`] is set.
-    pub stacks: Vec<RowStack<'a>>,
-    /// Number of all stacks.
-    pub stacks_in_all: usize,
-    /// All stacks, by their numbers in the snapshot, largest first, each with its number of claims.
-    #[serde(skip)]
-    by_stack: Vec<(Option<usize>, Tally, u64)>,
-    /// The number of callers nearest to the call site that all of its stacks share, if rows are call sites or stacks.
-    #[serde(skip)]
-    pub shared_callers: usize,
-    /// The nearest callers at which the stacks part, largest first; at most [`CALLERS_KEPT`].
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub callers: Vec<RowCaller<'a>>,
-    /// Number of all these callers.
-    #[serde(skip_serializing_if = "is_default")]
-    pub callers_in_all: usize,
-    /// The row is an estimate from sampled stacks, with these standard errors; `None`: it is exact.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub estimated: Option<Errors>,
-    /// The row is of objects without an address, of one kind; it has 0 bytes.
-    #[serde(flatten)]
-    pub objects: Option<OfObjects<'a>>,
-}
-
-/// The most stacks per row.
-pub const STACKS_KEPT: usize = 5;
-/// The most callers per row.
-pub const CALLERS_KEPT: usize = 32;
-
-/// What a call site holds through one of its callers.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct RowCaller<'a> {
-    /// Without claims, unless the row has nothing else.
-    #[serde(flatten)]
-    pub tally: Tally,
-    /// `None`: the stacks that end where the others have a caller.
-    pub caller: Option<Frame<'a>>,
-}
-
-/// One stack of a row.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct RowStack<'a> {
-    #[serde(flatten)]
-    pub tally: Tally,
-    #[serde(flatten)]
-    pub stack: CallStack<'a>,
-}
-
-impl<'a> Row<'a> {
-    pub fn tally(&self) -> Tally {
-        let Row { bytes, count, .. } = *self;
-        Tally { bytes, count }
-    }
-
-    /// Some of the records hold memory.
-    pub(in crate::analysis) fn has_blocks(&self) -> bool {
-        self.claims < self.count
-    }
-
-    /// What each stack holds; without claims: stacks that have nothing else are left out.
-    pub(in crate::analysis) fn by_stack(&self, without_claims: bool) -> impl Iterator<Item = (Option<usize>, Tally)> {
-        self.by_stack.iter().filter_map(move |&(stack, tally, claims)| {
-            let claims = if without_claims { claims } else { 0 };
-            let blocks = Tally::new(tally.bytes, tally.count.saturating_sub(claims));
-            (claims == 0 || blocks.count > 0).then_some((stack, blocks))
-        })
-    }
-
-    /// `None`: it is of memory.
-    pub fn kind_of_objects(&self) -> Option<Kind> {
-        self.objects.as_ref().map(|of| of.kind)
-    }
-
-    /// The largest stack.
-    pub fn stack(&self) -> &CallStack<'a> {
-        &self.stacks[0].stack
-    }
-
-    /// The call site of the row's largest stack.
-    pub fn site(&self) -> Option<&Frame<'a>> {
-        self.stacks.first().and_then(|stack| stack.stack.site())
-    }
 }
 
 /// Allocation calls that failed, with equal calls in one row.
@@ -429,15 +337,9 @@ impl<'a> Report<'a> {
                 minor = host_pools::take_minor(&mut rows, &held_by);
             }
         }
-        let (mut shown, mut cut): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.bytes >= options.min_bytes);
-        let mut rows_cut = other_sizes.as_ref().map_or_else(Cut::default, |(_, others)| *others);
-        rows_cut.below_min += cut.len();
-        if let Some(top) = options.top {
-            let beyond = shown.split_off(top.min(shown.len()));
-            rows_cut.beyond_top += beyond.len();
-            cut.extend(beyond);
-        }
-        let hidden = cut.iter().map(Row::tally);
+        let (cut, hidden) = Cut::off(&mut rows, |row| row.bytes >= options.min_bytes, options.top);
+        let cut = other_sizes.map_or(cut, |(_, others)| cut.and(others));
+        let hidden = hidden.iter().map(Row::tally);
         let hidden = Tally::total(hidden.chain(unranked.iter().map(|group| group.tally())));
         let behind = in_rows.iter().copied().filter(|group| !group.level.is_listed());
         let mut pools = grouping::rows(snapshot, &stacks, behind, options.by, &sorter, STACKS_KEPT);
@@ -452,7 +354,7 @@ impl<'a> Report<'a> {
         let finished = is_leaked(snapshot) && !of_segments;
         let (trigger, failed) = failed(snapshot, &stacks);
         let opaque_pools = OpaquePool::among(passing.iter().copied(), &stacks);
-        let next = advice::next(snapshot, &totals, &opaque_pools, &shown, &objects, options);
+        let next = advice::next(snapshot, &totals, &opaque_pools, &rows, &objects, options);
         let process = process_line(snapshot);
         Report {
             format: FORMAT,
@@ -472,8 +374,8 @@ impl<'a> Report<'a> {
             opaque_pools,
             categories,
             hidden,
-            hidden_rows: rows_cut.rows(),
-            cut: rows_cut,
+            hidden_rows: cut.rows(),
+            cut,
             filter: filtering.filtered(left_out),
             suppressed: sieve.suppressed(),
             suppressed_held,
@@ -490,7 +392,7 @@ impl<'a> Report<'a> {
             source: options.source.clone(),
             modules,
             held_by,
-            bare_modules: bare_modules(snapshot, &shown),
+            bare_modules: bare_modules(snapshot, &rows),
             allocators: &snapshot.allocators,
             sampling: snapshot.sampling,
             totals_estimated: estimates.is_some() && (is_of_stacks || snapshot.allocations.is_summed()),
@@ -500,7 +402,7 @@ impl<'a> Report<'a> {
             warnings: advice::warnings(snapshot, &totals, &groups),
             next,
             totals,
-            rows: shown,
+            rows,
         }
     }
 

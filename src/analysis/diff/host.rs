@@ -54,7 +54,6 @@ pub(super) fn changes(before: Option<&Holders>, after: Option<&Holders>, options
     let (holders, of_holders) = compared(held(before), held(after), options);
     let (types, of_types) = compared(types(old), types(new), options);
     let (arenas, of_arenas) = compared(arenas(old), arenas(new), options);
-    let all = [of_holders, of_types, of_arenas];
     Some(HostChanges {
         before: old.resident_bytes,
         after: new.resident_bytes,
@@ -64,10 +63,7 @@ pub(super) fn changes(before: Option<&Holders>, after: Option<&Holders>, options
         hidden_types: of_types.rows(),
         arenas,
         hidden_arenas: of_arenas.rows(),
-        cut: Cut {
-            below_min: all.iter().map(|cut| cut.below_min).sum(),
-            beyond_top: all.iter().map(|cut| cut.beyond_top).sum(),
-        },
+        cut: of_holders.and(of_types).and(of_arenas),
     })
 }
 
@@ -105,12 +101,8 @@ fn compared(before: Rows, mut after: Rows, options: &Options) -> (Vec<HostChange
     };
     let mut all: Vec<HostChange> = after.into_iter().map(change).collect();
     all.retain(|row| row.bytes_delta != 0);
-    let changed = all.len();
-    all.retain(|row| row.bytes_delta.unsigned_abs() >= u128::from(options.min_bytes));
-    let below_min = changed - all.len();
     all.sort_by_key(|row| (row.bytes_delta < 0, std::cmp::Reverse(row.bytes_delta.abs())));
-    all.truncate(options.top.unwrap_or(usize::MAX));
-    let beyond_top = changed - below_min - all.len();
-    let cut = Cut { below_min, beyond_top };
+    let enough = |row: &HostChange| row.bytes_delta.unsigned_abs() >= u128::from(options.min_bytes);
+    let (cut, _) = Cut::off(&mut all, enough, options.top);
     (all, cut)
 }

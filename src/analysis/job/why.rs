@@ -16,6 +16,7 @@ use super::outliers::{Chance, Example, Range, value};
 use super::parallel::Peers;
 use super::{Options, Unreadable};
 use crate::analysis::program::Program;
+use crate::analysis::report::Cut;
 use crate::analysis::tally::Tally;
 use crate::analysis::why::Why;
 use crate::snapshot::Class;
@@ -143,16 +144,14 @@ impl Job {
         let mut rows: Vec<HolderRow> = holders.into_iter().map(row).collect();
         // Those of one key order stay in it.
         rows.sort_by_key(|row| std::cmp::Reverse((row.stands_out, row.tally.bytes)));
-        let (mut shown, mut hidden): (Vec<_>, Vec<_>) =
-            rows.into_iter().partition(|row| row.tally.bytes >= options.min_bytes);
-        hidden.extend(shown.split_off(options.top.unwrap_or(shown.len()).min(shown.len())));
+        let (_, hidden) = Cut::off(&mut rows, |row| row.tally.bytes >= options.min_bytes, options.top);
         JobWhy {
             format: FORMAT,
             version: VERSION,
             hosts: hosts(members().map(|member| &member.host)),
             programs: peers.keys().map(|program| (*program).clone()).collect(),
             total: Tally::total(processes.iter().map(|process| process.total)),
-            holders: shown,
+            holders: rows,
             hidden_holders: hidden.len(),
             hidden: Tally::total(hidden.iter().map(|row| row.tally)),
             changed,

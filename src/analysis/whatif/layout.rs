@@ -1,5 +1,6 @@
 //! Where the blocks of a log lie: the free ranges of segments at a time.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::settings::Settings;
@@ -96,17 +97,77 @@ impl Layout {
     }
 
     /// Addresses of idle segments of the large pool that are too small, or too large to be split, for a later request that got new
-    /// memory. `new_memory`: the bytes of such requests, with the number of steps before.
-    pub fn unfit(&self, new_memory: &[(usize, u64)], own: &Settings) -> impl Iterator<Item = u64> {
+    /// memory. `new_memory`: the bytes of such requests, with the number of steps before, in order.
+    pub fn unfit(&self, new_memory: &[(usize, u64)], own: &Settings) -> Vec<u64> {
         let is_idle = |of: &Segment| of.live == 0 && !of.is_small && !of.is_fresh;
-        let is_unfit = move |start: u64, of: &Segment| {
+        let mut idle: Vec<(u64, &Segment)> = self.segments.iter().map(|(&start, of)| (start, of)).collect();
+        idle.retain(|(_, of)| is_idle(of));
+        idle.sort_by_key(|(_, of)| Reverse(of.idle_since));
+        // Of the later requests: the largest; the smallest of those that may be split off, and of the others. What accepts the smallest
+        // one accepts all that fit.
+        let (mut most, mut least) = (0, [None; 2]);
+        let mut later = new_memory.iter().rev().peekable();
+        idle.retain(|(start, of)| {
+            while let Some(&(_, bytes)) = later.next_if(|&&(step, _)| step >= of.idle_since) {
+                let least = least[usize::from(bytes < own.max_split)].get_or_insert(bytes);
+                (most, *least) = (bytes.max(most), bytes.min(*least));
+            }
             let length = of.end - start;
-            let later = new_memory.partition_point(|&(step, _)| step < of.idle_since);
-            let mut later = new_memory[later..].iter();
-            later.any(|&(_, bytes)| bytes > length || !own.accepts(bytes, length))
-        };
-        let idle = self.segments.iter().filter(move |(_, of)| is_idle(of));
-        idle.filter(move |(start, of)| is_unfit(**start, of))
-            .map(|(&start, _)| start)
+            most > length || least.iter().flatten().any(|bytes| !own.accepts(*bytes, length))
+        });
+        idle.into_iter().map(|(start, _)| start).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::sample::MIB;
+
+    /// Segments of these sizes, in MiB, each idle since a step.
+    fn idle(segments: &[(u64, usize)]) -> Layout {
+        let mut layout = Layout::default();
+        for (nth, &(size, since)) in (0..).zip(segments) {
+            let start = (1 + nth) << 40;
+            layout.add_segment(start, start + size * MIB, nth as u32, false);
+            layout.allocate(start, size * MIB);
+            layout.free(start, size * MIB, since);
+        }
+        layout
+    }
+
+    /// As many segments as requests: if each were compared with each, this would take hours.
+    #[test]
+    fn many_segments_and_many_requests_are_compared_in_one_pass() {
+        const MANY: usize = 1 << 18;
+        let requests: Vec<_> = (0..MANY).map(|step| (MANY + step, 20 * MIB)).collect();
+        let layout = idle(&(0..MANY).map(|step| (20, step)).collect::<Vec<_>>());
+        assert!(layout.unfit(&requests, &Settings::default()).is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn a_segment_is_unfit_if_it_does_not_serve_each_later_request(
+            segments in prop::collection::vec((1u64..60, 0usize..20), 0..12),
+            requests in prop::collection::vec((0usize..20, 1u64..60), 0..12),
+            split in prop::option::of(1u64..60),
+            rounding in 0u64..30,
+        ) {
+            let mut own = Settings { max_rounding: rounding * MIB, ..Settings::default() };
+            own.max_split = split.map_or(own.max_split, |split| split * MIB);
+            let mut requests: Vec<_> = requests.into_iter().map(|(step, size)| (step, size * MIB)).collect();
+            requests.sort_unstable();
+            let mut found = idle(&segments).unfit(&requests, &own);
+            found.sort_unstable();
+            let is_unfit = |&(_, (size, since)): &(u64, (u64, usize))| {
+                let length = size * MIB;
+                let mut later = requests.iter().filter(|&&(step, _)| step >= since);
+                later.any(|&(_, bytes)| bytes > length || !own.accepts(bytes, length))
+            };
+            let expected = (1..).zip(segments.iter().copied()).filter(is_unfit);
+            prop_assert_eq!(found, expected.map(|(nth, _)| nth << 40).collect::<Vec<u64>>());
+        }
     }
 }

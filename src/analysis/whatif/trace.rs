@@ -560,7 +560,7 @@ impl Builder<'_> {
     }
 
     fn finish(mut self, other_is_complete: bool) -> Trace {
-        self.trace.unfit = self.layout.unfit(&self.new_memory, &self.own).collect();
+        self.trace.unfit = self.layout.unfit(&self.new_memory, &self.own).into_iter().collect();
         if let Some(failed) = self
             .failed_request
             .take()
