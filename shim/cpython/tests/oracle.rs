@@ -74,8 +74,9 @@ type Place = (Vec<u8>, Vec<u8>, Option<u32>);
 #[derive(Debug, Default)]
 struct Walked {
     frames: Vec<Place>,
-    /// Code, stamp and offset of each frame.
-    identities: Vec<(u64, u64, u32)>,
+    /// Code and stamp of each frame.
+    identities: Vec<(u64, u64)>,
+    line_tables: Vec<Vec<u8>>,
     /// The number of frames before the boundary, its native frame, and that frame's symbol.
     boundaries: Vec<(usize, i64, String)>,
     end: String,
@@ -99,7 +100,8 @@ fn parse(text: &str) -> Walked {
                 let table = bytes(words[8].strip_prefix('+').expect("a line table"));
                 let line = python_line(number(5), &table, number(4), number(3));
                 walked.frames.push((bytes(words[6]), bytes(words[7]), line));
-                walked.identities.push((address(1), address(2), number(3)));
+                walked.identities.push((address(1), address(2)));
+                walked.line_tables.push(table);
             }
             "B" => walked
                 .boundaries
@@ -269,17 +271,19 @@ fn boundaries_lie_in_native_frames_of_the_interpreter() {
 #[test]
 fn a_code_object_at_the_address_of_another_is_distinguished() {
     for python in recorded() {
-        let mut known: HashMap<(u64, u64, u32), Place> = HashMap::new();
+        let mut known: HashMap<(u64, u64), (Vec<u8>, Vec<u8>, Vec<u8>)> = HashMap::new();
         let mut at: HashMap<u64, Vec<u8>> = HashMap::new();
         let (mut reused, mut wrong, mut functions) = (0, 0, 0);
         for line in lines(python, "generated.py", &["4000"], &[]) {
             let walked = parse(&line.replace(';', "\n"));
             functions += 1;
-            for (place, identity) in walked.frames.into_iter().zip(walked.identities) {
-                let before = at.insert(identity.0, place.1.clone());
-                reused += u32::from(before.is_some_and(|before| before != place.1));
-                let first = known.entry(identity).or_insert_with(|| place.clone());
-                wrong += u32::from(*first != place);
+            let frames = walked.frames.into_iter().zip(walked.line_tables);
+            for (((file, function, _), table), identity) in frames.zip(walked.identities) {
+                let before = at.insert(identity.0, function.clone());
+                reused += u32::from(before.is_some_and(|before| before != function));
+                let described = (file, function, table);
+                let first = known.entry(identity).or_insert_with(|| described.clone());
+                wrong += u32::from(*first != described);
             }
         }
         println!(
