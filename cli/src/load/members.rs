@@ -322,8 +322,8 @@ impl Entries {
     fn members(&self, reads: bool) -> (Vec<PathBuf>, Vec<PathBuf>) {
         let is_recording = |(path, kind): &&(PathBuf, Entry)| match path.extension() {
             Some(ending) if ending == "culeak" => true,
-            // An incomplete copy of a spooled recording.
-            Some(ending) if ending == "part" => false,
+            // An automatic snapshot; an incomplete copy of a spooled recording.
+            Some(ending) if ending == "culeak-snapshot" || ending == "part" => false,
             _ => reads && *kind == Entry::Other && !is_hidden(path) && file::begins_as_recording(path),
         };
         let recordings = self.all.iter().filter(is_recording);
@@ -438,7 +438,13 @@ mod tests {
             "e/f.rec",
         ]);
         let begin = |name, start: [u8; 8]| fs::write(folder.path().join(name), start).expect("written");
-        for name in ["C", ".d", "e/f.rec", "g.culeak.1.part"] {
+        for name in [
+            "C",
+            ".d",
+            "e/f.rec",
+            "g.culeak.1.part",
+            "b.8.rec.mark-1.culeak-snapshot",
+        ] {
             begin(name, culeak::format::MAGIC);
         }
         begin("b.8.rec", culeak::file::spool::NOTE);
