@@ -333,6 +333,12 @@ impl Recording {
         Backing::File(&self.file, section)
     }
 
+    /// False for a second after no row could be added.
+    #[inline(never)]
+    fn has_room<T: Element>(&self, section: Section, rows: &SegmentedArray<T>) -> bool {
+        rows.trouble(self.backing(section), self.elements(section)).is_none()
+    }
+
     /// A fresh row of a section, or `None` if there is no room.
     fn row<'a, T: Element>(&'a self, section: Section, rows: &'a SegmentedArray<T>) -> Option<(u32, &'a T)> {
         if rows.trouble(self.backing(section), self.elements(section)).is_some() {

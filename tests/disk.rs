@@ -248,9 +248,7 @@ fn a_full_disk_is_not_retried_at_every_allocation() {
     ];
     let outcome = on_slow_disk("grows", &settings).run_in(folder);
     expect_all_accounted_for(&outcome, GROWN);
-    let text = fs::read_to_string(log).expect("the disk logs its requests");
-    let (failed, milliseconds) = text.split_once(' ').expect("two numbers");
-    let (failed, milliseconds): (u64, u64) = (failed.parse().unwrap(), milliseconds.parse().unwrap());
+    let [failed, milliseconds, _] = logged(&log);
     // Each section retries by itself: at once, and then at most once a second.
     let sections = 21;
     assert!(failed > 0);
@@ -258,6 +256,39 @@ fn a_full_disk_is_not_retried_at_every_allocation() {
         failed <= sections * (1 + milliseconds / 1000),
         "{failed} attempts in {milliseconds} ms"
     );
+}
+
+/// The numbers that `victims/slow_disk.c` writes.
+fn logged(log: &Path) -> [u64; 3] {
+    let text = fs::read_to_string(log).expect("the disk logs its requests");
+    let numbers: Vec<_> = text
+        .split(' ')
+        .map(|number| number.parse().expect("a number"))
+        .collect();
+    numbers.try_into().expect("three numbers")
+}
+
+#[test]
+fn modules_that_cannot_be_stored_are_not_identified_at_every_allocation() {
+    // For the header of a recording and some sections.
+    for room in ["48000", "60000", "75000"] {
+        let folder = folder();
+        let log = folder.path().join("log");
+        let settings = [
+            ("SLOW_DISK_ROOM", room),
+            ("SLOW_DISK_LOG", log.to_str().expect("a path")),
+        ];
+        let outcome = on_slow_disk("grows", &settings).run_in(folder);
+        let [failed, milliseconds, lists] = logged(&log);
+        expect_unharmed(&outcome);
+        assert!(failed > 0, "{room}");
+        // Of each module that is stored, and of one in each attempt to store another, at most once a second.
+        let most = 16 + milliseconds / 1000;
+        assert!(
+            lists <= most,
+            "{room}: {lists} lists of the mappings in {milliseconds} ms"
+        );
+    }
 }
 
 #[test]

@@ -186,6 +186,11 @@ impl Recording {
         })
     }
 
+    /// Whether a module can be registered. False for a second after that has failed.
+    pub fn has_room_for_module(&self) -> bool {
+        self.has_room(Section::Modules, &self.modules)
+    }
+
     /// Registers a module. Modules that it overlaps were unloaded unnoticed and are marked as unloaded.
     pub fn add_module(&self, seen: &ModuleSeen) -> Option<u32> {
         self.for_each_loaded_module(|number, start, end| {

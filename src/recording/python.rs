@@ -26,6 +26,10 @@ impl Recording {
         if let Some(known) = self.code_index.find(hash, same) {
             return Some(known.row);
         }
+        // It would be described again for every stack.
+        if !self.has_room(Section::Codes, &self.codes) {
+            return None;
+        }
         let seen = describe()?;
         // Before the texts, which would be stored again for every stack while there is no room for a row.
         let (number, row) = self.row(Section::Codes, &self.codes)?;

@@ -1,13 +1,17 @@
 /* Preloaded: a file system on which allocating space takes SLOW_DISK_MS milliseconds from SLOW_DISK_FROM bytes on, and
- * fails SLOW_DISK_FAILS times once SLOW_DISK_ROOM bytes are used. Its requests are logged to SLOW_DISK_LOG. */
+ * fails SLOW_DISK_FAILS times once SLOW_DISK_ROOM bytes are used. Its requests are logged to SLOW_DISK_LOG, with how often the
+ * program's mappings are listed. */
 #include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
-static long requests, failed, first, last;
+static long requests, failed, first, last, lists;
 
 static long number(const char *name, long otherwise) {
     const char *value = getenv(name);
@@ -36,11 +40,21 @@ __attribute__((visibility("default"))) int posix_fallocate(int fd, off_t offset,
     return syscall(SYS_fallocate, fd, 0, offset, length) ? errno : 0;
 }
 
-/* The number of failed requests, and the milliseconds between the first and the last of them. */
+/* Opens any file, and counts /proc/self/maps. */
+__attribute__((visibility("default"))) int open(const char *path, int flags, ...) {
+    va_list rest;
+    va_start(rest, flags);
+    mode_t mode = va_arg(rest, mode_t);
+    va_end(rest);
+    if (!strcmp(path, "/proc/self/maps")) __atomic_fetch_add(&lists, 1, __ATOMIC_RELAXED);
+    return syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+}
+
+/* The number of failed requests, the milliseconds between the first and the last of them, and the number of lists. */
 __attribute__((destructor)) static void report(void) {
     const char *path = getenv("SLOW_DISK_LOG");
     FILE *log = path ? fopen(path, "w") : NULL;
     if (!log) return;
-    fprintf(log, "%ld %ld", failed, last - first);
+    fprintf(log, "%ld %ld %ld", failed, last - first, lists);
     fclose(log);
 }

@@ -7,7 +7,8 @@ from culeak.sizes import parse_size
 MARKS = (
     "limit_gpu_leaks(limit, warmups=0): fail the test if it leaves more than this behind, e.g. \"1 MB\"; "
     "run it `warmups` times before it is measured",
-    'limit_gpu_memory(limit): fail the test if its own allocations need more than this at once, e.g. "2 GB"',
+    'limit_gpu_memory(limit): fail the test if its own allocations, without those of child processes, need more than this at '
+    'once, e.g. "2 GB"',
     "limit_gpu_objects(stream=N, graph_exec=N, ..., warmups=0): fail the test if it leaves more than N streams, executable graphs, "
     "... behind",
 )

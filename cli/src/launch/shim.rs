@@ -72,7 +72,8 @@ fn overridden(path: &OsString) -> Result<PathBuf, Failure> {
         ))?;
     if !preloadable_name(&path) {
         return Err(Failure::new(format!(
-            "CULEAK_SHIM={shown}: the loader splits LD_PRELOAD at spaces and colons; move the library to a path without them"
+            "CULEAK_SHIM={shown}: the loader splits LD_PRELOAD at spaces and colons, and replaces names after $; move the library to a path without \
+             them"
         )));
     }
     Ok(path)
@@ -110,7 +111,7 @@ fn candidates() -> Vec<PathBuf> {
 fn unpack_into(folder: &Path, name: &Path, bytes: &[u8]) -> Result<PathBuf, String> {
     let target = folder.join(name);
     if !preloadable_name(&target) {
-        return Err("the loader splits LD_PRELOAD at spaces and colons".to_owned());
+        return Err("the loader splits LD_PRELOAD at spaces and colons, and replaces names after $".to_owned());
     }
     let parent = target.parent().unwrap_or(folder);
     for directory in [folder, parent] {
@@ -201,7 +202,7 @@ fn preloadable_name(path: &Path) -> bool {
         .as_os_str()
         .as_bytes()
         .iter()
-        .any(|byte| matches!(byte, b' ' | b':' | b'\t' | b'\n'))
+        .any(|byte| matches!(byte, b' ' | b':' | b'\t' | b'\n' | b'$'))
 }
 
 #[cfg(test)]
@@ -271,9 +272,11 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_the_loader_would_split_is_refused() {
+    fn a_path_that_the_loader_would_split_or_change_is_refused() {
         let folder = private_folder();
         assert!(unpack_into(&folder.path().join("my cache"), &name(), b"code").is_err());
         assert!(unpack_into(&folder.path().join("a:b"), &name(), b"code").is_err());
+        let reason = unpack_into(&folder.path().join("$LIB"), &name(), b"code").expect_err("another name");
+        assert!(reason.contains("names after $"), "{reason}");
     }
 }

@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
+use culeak::file::spool::NOTE;
 use culeak::reader::{self, ReadError, open_regular};
 use culeak::snapshot::{self, Snapshot, streaming};
 use serde::Deserialize;
@@ -24,11 +25,7 @@ pub type Reader<'r> = &'r dyn Fn(&Path) -> Result<Snapshot, ReadError>;
 /// The file is something else, or cannot be read.
 pub fn must_be_recording(path: &Path) -> Result<(), Failure> {
     let shown = path.display().to_string();
-    let mut start = Vec::new();
-    let file = open_regular(path).map_err(|error| unreadable(&shown, &error))?;
-    file.take(64)
-        .read_to_end(&mut start)
-        .map_err(|error| unreadable(&shown, &error))?;
+    let start = start_of(path, 64).map_err(|error| unreadable(&shown, &error))?;
     if start.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{') {
         return Err(Failure::new(format!(
             "{shown}: a snapshot, which does not change; use `culeak report`, or name the recording"
@@ -48,9 +45,19 @@ pub fn is_pipe(path: &Path) -> bool {
 
 /// Whether a file begins like a snapshot, whose first field is its format.
 pub fn begins_as_snapshot(path: &Path) -> bool {
+    start_of(path, 256).is_ok_and(|start| String::from_utf8_lossy(&start).contains(snapshot::FORMAT))
+}
+
+/// Whether a file begins like a recording, or like the note at the place of a spooled one.
+pub fn begins_as_recording(path: &Path) -> bool {
+    start_of(path, 8).is_ok_and(|start| reader::is_recording(&start) || start == NOTE)
+}
+
+/// At most so many of a file's first bytes.
+fn start_of(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let mut start = Vec::new();
-    let read = open_regular(path).and_then(|file| file.take(256).read_to_end(&mut start));
-    read.is_ok() && String::from_utf8_lossy(&start).contains(snapshot::FORMAT)
+    open_regular(path)?.take(most).read_to_end(&mut start)?;
+    Ok(start)
 }
 
 /// The process of a snapshot: its id, and when it started.

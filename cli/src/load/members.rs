@@ -27,7 +27,7 @@ const ENTRIES: usize = 100_000;
 /// The recordings and snapshots in a folder, sorted by name; those of the folders in it, if it has none.
 #[derive(Debug, Default)]
 pub struct Members {
-    /// `*.culeak`.
+    /// `*.culeak`, and other files that begin like one and are not hidden.
     pub recordings: Vec<PathBuf>,
     /// `*.culeak-snapshot`, and those `*.json` files that are snapshots.
     pub snapshots: Vec<PathBuf>,
@@ -151,7 +151,9 @@ impl Members {
             known.map(|of| (of.pid, of.started_unix_ns)).collect::<HashSet<_>>()
         });
         let is_known = move |snapshot: &PathBuf| match recording_beside(snapshot) {
-            Some(recording) => self.recordings.contains(&recording),
+            Some(recording) => {
+                self.recordings.contains(&recording) || self.recordings.contains(&recording.with_extension(""))
+            }
             None => file::identity(snapshot).is_some_and(|of| identities.contains(&of)),
         };
         let snapshots = self.snapshots.iter().filter(|_| !self.recordings.is_empty());
@@ -202,7 +204,7 @@ impl Members {
                     continue;
                 }
             };
-            let (recordings, snapshots) = entries.members();
+            let (recordings, snapshots) = entries.members(at.above.is_none());
             let first = recordings.first().or(snapshots.first()).cloned();
             match &at.above {
                 Some(above) if entries.are_more || first.is_some() => {
@@ -280,12 +282,15 @@ fn may_be_folder(link: &Path) -> bool {
     }
 }
 
+fn is_hidden(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"."))
+}
+
 impl Entry {
     fn of(entry: &fs::DirEntry) -> Entry {
         let is = |kind: fn(&fs::FileType) -> bool| entry.file_type().is_ok_and(|of| kind(&of));
-        let is_hidden = entry.file_name().as_bytes().starts_with(b".");
         match () {
-            () if is(fs::FileType::is_dir) && !is_hidden => Entry::Folder,
+            () if is(fs::FileType::is_dir) && !is_hidden(&entry.path()) => Entry::Folder,
             () if is(fs::FileType::is_dir) => Entry::Aside,
             () if is(fs::FileType::is_symlink) && may_be_folder(&entry.path()) => Entry::Aside,
             () => Entry::Other,
@@ -313,12 +318,19 @@ impl Entries {
         all.filter(move |path| path.extension().is_some_and(|extension| extension == wanted))
     }
 
-    /// The recordings and the snapshots among them.
-    fn members(&self) -> (Vec<PathBuf>, Vec<PathBuf>) {
+    /// The recordings and the snapshots among them. `reads`: recordings are recognized by their first bytes too.
+    fn members(&self, reads: bool) -> (Vec<PathBuf>, Vec<PathBuf>) {
+        let is_recording = |(path, kind): &&(PathBuf, Entry)| match path.extension() {
+            Some(ending) if ending == "culeak" => true,
+            // An automatic snapshot; an incomplete copy of a spooled recording.
+            Some(ending) if ending == "culeak-snapshot" || ending == "part" => false,
+            _ => reads && *kind == Entry::Other && !is_hidden(path) && file::begins_as_recording(path),
+        };
+        let recordings = self.all.iter().filter(is_recording);
         let snapshots = self.ending_with("json").filter(|path| file::begins_as_snapshot(path));
         let mut snapshots: Vec<PathBuf> = self.ending_with("culeak-snapshot").chain(snapshots).cloned().collect();
         snapshots.sort();
-        (self.ending_with("culeak").cloned().collect(), snapshots)
+        (recordings.map(|(path, _)| path.clone()).collect(), snapshots)
     }
 }
 
@@ -413,6 +425,35 @@ mod tests {
         assert_eq!(recordings(&members, linked.path()), ["a/1.culeak", "b/2.culeak"]);
         let text = members.left_out.expect("files behind a link").to_string();
         assert!(text.contains("c/3.culeak …") && text.contains("a link"), "{text}");
+    }
+
+    #[test]
+    fn a_recording_may_have_any_name() {
+        let folder = folder(&[
+            "a.7.culeak",
+            "C",
+            ".d",
+            "notes.txt",
+            "b.8.rec.mark-1.culeak-snapshot",
+            "e/f.rec",
+        ]);
+        let begin = |name, start: [u8; 8]| fs::write(folder.path().join(name), start).expect("written");
+        for name in [
+            "C",
+            ".d",
+            "e/f.rec",
+            "g.culeak.1.part",
+            "b.8.rec.mark-1.culeak-snapshot",
+        ] {
+            begin(name, culeak::format::MAGIC);
+        }
+        begin("b.8.rec", culeak::file::spool::NOTE);
+        let members = Members::of(folder.path());
+        assert_eq!(recordings(&members, folder.path()), ["C", "a.7.culeak", "b.8.rec"]);
+        assert_eq!(members.strangers().count(), 0);
+        fs::remove_file(folder.path().join("C")).expect("removed");
+        let nested = Members::of(&folder.path().join("e"));
+        assert_eq!(recordings(&nested, &folder.path().join("e")), ["f.rec"]);
     }
 
     #[test]

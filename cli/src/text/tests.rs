@@ -193,6 +193,20 @@ fn headline(snapshot: &Snapshot, options: &Options) -> String {
 }
 
 #[test]
+fn a_recording_that_lost_all_allocations_does_not_say_that_there_were_none() {
+    let mut lost = Sample::new().finish(0, 0);
+    let headline_at = |snapshot: &Snapshot| headline(snapshot, &Options::default());
+    assert_eq!(headline_at(&lost), "no CUDA memory was ever allocated\n");
+    lost.losses.lost_allocations = 3000;
+    assert_eq!(headline_at(&lost), "no allocation could be recorded\n");
+    lost.process.state = ProcessState::Ended;
+    assert_eq!(
+        headline_at(&lost),
+        "no allocation could be recorded when the process ended\n"
+    );
+}
+
+#[test]
 fn the_headline_compares_the_end_with_the_exit() {
     let mut snapshot = shut_down();
     let at_end = |snapshot: &Snapshot| {

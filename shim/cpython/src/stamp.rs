@@ -9,6 +9,7 @@ use culeak_walker::mix_in;
 pub struct Code {
     pub version: u32,
     pub first_line: u32,
+    /// The qualified name, which is shown, if there is one.
     pub name: u64,
     pub file: u64,
     pub line_table: u64,
@@ -25,7 +26,7 @@ impl Code {
                 object.half(layout.version)
             },
             first_line: object.half(layout.first_line),
-            name: object.word(layout.name),
+            name: object.word(layout.function),
             file: object.word(layout.file),
             line_table: object.word(layout.line_table),
         }
@@ -50,18 +51,10 @@ pub fn stamp(
 
 /// A digest of the contents of the names and the line table. Their addresses do not suffice: they are freed together with
 /// the code object and reused together. Two functions with the same name, file and first line have the same digest if
-/// their line tables have the same address, length and first eight bytes.
+/// their line tables have the same address and length, and differ only in what [`table_digest`] leaves out.
 #[inline(never)]
 fn digest(interpreter: &Interpreter, memory: &mut impl Memory, code: &Code, last_file: &mut (u64, u64)) -> Option<u64> {
-    let head = interpreter.layout.head;
-    let table = memory.object(code.line_table, BYTES_CONTENT + head + 8)?;
-    let (length, start) = (table.word(OBJECT_SIZE + head), table.word(BYTES_CONTENT + head));
-    // A table shorter than eight bytes is followed by a zero, and then by undefined bytes.
-    let start = if length < 8 {
-        start & ((1 << (length * 8)) - 1)
-    } else {
-        start
-    };
+    let table = table_digest(interpreter, memory, code.line_table)?;
     let name = text_digest(interpreter, memory, code.name)?;
     if last_file.0 != code.file {
         *last_file = (code.file, text_digest(interpreter, memory, code.file)?);
@@ -69,11 +62,49 @@ fn digest(interpreter: &Interpreter, memory: &mut impl Memory, code: &Code, last
     Some(fold(&[
         u64::from(code.first_line),
         code.line_table,
-        length,
-        start,
+        table[0],
+        table[1],
         name,
         last_file.1,
     ]))
+}
+
+/// Two hashes of a line table's length and bytes: of all, or of the start, the middle and the end of a long one. In 3.11,
+/// tables have several times as many bytes per line, so that more of them are long.
+#[inline(always)]
+fn table_digest(interpreter: &Interpreter, memory: &mut impl Memory, address: u64) -> Option<[u64; 2]> {
+    let layout = &interpreter.layout;
+    let (most, part) = match layout.chain {
+        Chain::EntryFlag => (64, 16),
+        _ => (256, 64),
+    };
+    let content = BYTES_CONTENT + layout.head;
+    let object = memory.object(address, content + 8)?;
+    let (length, start) = (object.word(OBJECT_SIZE + layout.head), object.word(content));
+    let mut add = |hashes, from: u64, bytes| bytes_digest(hashes, memory, address.wrapping_add(content + from), bytes);
+    match length {
+        0..8 => Some([length, start & ((1 << (length * 8)) - 1)]),
+        8 => Some([length, start]),
+        _ if length <= most => add([length, start], 8, length - 8),
+        // A view begins at a multiple of eight.
+        _ => {
+            let middle = add([length, start], length / 2 & !7, part)?;
+            add(middle, (length - part) & !7, part)
+        }
+    }
+}
+
+/// Adds bytes to one hash and to the other in turn.
+#[inline(always)]
+fn bytes_digest(hashes: [u64; 2], memory: &mut impl Memory, address: u64, bytes: u64) -> Option<[u64; 2]> {
+    let block = memory.object(address, bytes.next_multiple_of(8))?;
+    let add = |[first, second]: [u64; 2], word| [second, mix_in(first, word)];
+    let whole = (0..bytes / 8).fold(hashes, |hashes, place| add(hashes, block.word(place * 8)));
+    Some(match bytes % 8 {
+        0 => whole,
+        // A zero follows, and then undefined bytes.
+        rest => add(whole, block.word(bytes & !7) & ((1 << (rest * 8)) - 1)),
+    })
 }
 
 /// The hash that the string object caches; if it has none yet, a hash of the string's length and its end, where file names

@@ -19,3 +19,19 @@ for number in range(int(sys.argv[2])):
     space = {"report": report}
     exec(compile("def made_{0}():\n  report()\nmade_{0}()".format(number), "file_{}.py".format(number % 97), "exec"), space)
     space.clear()
+
+# Texts with the same name and first line.
+def cell(line):
+    lines = ["x = 1"] * 12
+    lines[line - 1] = "report()"
+    exec("\n".join(lines), {"report": report})
+
+
+for number in range(500):
+    cell(6 + number % 7)
+
+# Functions with the same name and line in classes with other names.
+for number in range(500):
+    space = {"report": report}
+    exec("class Made{0:02}:\n  def step(self):\n    report()".format(number % 20), space)
+    space["Made{0:02}".format(number % 20)]().step()

@@ -11,10 +11,25 @@ use culeak::system::{Scratch, Uncancelled};
 
 /// The row and load bias of the module that contains an address.
 pub fn module_of(recording: &Recording, address: u64, ask_loader: bool) -> Option<(u32, u64)> {
-    if !ask_loader && let Some(known) = recording.loaded_module_at(address) {
-        return Some(known);
+    if !ask_loader {
+        if let Some(known) = recording.loaded_module_at(address) {
+            return Some(known);
+        }
+        // A stack without modules is not stored either if the disk is full, so each event would identify them again.
+        if !recording.has_room_for_module() {
+            if python::is_absent() {
+                loader::find_containing(address, note_interpreter);
+            }
+            return None;
+        }
     }
     identify(recording, address)
+}
+
+fn note_interpreter(loaded: &Loaded) {
+    if python::is_interpreter(loaded) {
+        python::interpreter_seen();
+    }
 }
 
 /// Asks the loader, and adds the module to the recording if it is new. The buffer is mapped, since a signal handler's
@@ -26,9 +41,7 @@ fn identify(recording: &Recording, address: u64) -> Option<(u32, u64)> {
     // SAFETY: all zeros is a value of bytes.
     let mut buffer = unsafe { Scratch::<[u8; 16 << 10]>::zeroed() }.ok()?;
     loader::find_containing(address, |loaded| {
-        if python::is_interpreter(loaded) {
-            python::interpreter_seen();
-        }
+        note_interpreter(loaded);
         let (start, end) = loaded.bounds();
         let path = path_of(loaded, start, &mut *buffer);
         let seen = ModuleSeen {

@@ -20,7 +20,7 @@ use super::Rules;
 use super::compare::Figure;
 use super::limits::{Limit, Measure, Scope};
 use super::selection::{Sorted, is_pool_by_stack, is_selected, since};
-use super::unseen::{LARGER_DEPTH, NAME_FRAMES};
+use super::unseen::{LARGER_DEPTH, NAME_FRAMES, ROOM};
 use crate::analysis::estimate::{CERTAIN, Errors, Estimate, NEVER_UNSEEN};
 use crate::analysis::groups::{Group, Groups, Level};
 use crate::analysis::site::{CallStacks, Role};
@@ -293,7 +293,7 @@ impl Hidden {
     pub fn next(&self) -> &'static str {
         match self.sampling {
             Some(sampling) => sample_more(sampling),
-            None => "free disk space in the folder of the recording",
+            None => ROOM,
         }
     }
 }

@@ -288,17 +288,16 @@ fn launches_by_time(mut members: Vec<(u32, &Member)>) -> Vec<BTreeSet<u32>> {
     launches
 }
 
+/// Against every loss of records.
+pub(super) const ROOM: &str = "free disk space for the recording, or raise the program's limits (ulimit -f, -d, -v)";
+
 /// What the recording lacks for these rules.
 pub(super) fn of_recording(snapshot: &Snapshot, rules: &Rules) -> Vec<Unseen> {
     let mut unseen = Vec::new();
     let losses = &snapshot.losses;
     if losses.lost_allocations > 0 {
         let lost = plural(losses.lost_allocations, "allocation", "allocations");
-        unseen.push(Unseen::part(
-            "",
-            format!("{lost} could not be recorded"),
-            "free disk space for the recording",
-        ));
+        unseen.push(Unseen::part("", format!("{lost} could not be recorded"), ROOM));
     }
     if snapshot.taken.is_of_unrecorded() {
         unseen.push(Unseen::all(
@@ -334,7 +333,7 @@ pub(super) fn of_recording(snapshot: &Snapshot, rules: &Rules) -> Vec<Unseen> {
         unseen.push(Unseen::part(
             "--at",
             format!("the event log lacks {lost}, so what was held at that point is not known exactly"),
-            "free disk space for the recording",
+            ROOM,
         ));
     }
     unseen.extend(lost_marks(snapshot, rules));

@@ -18,12 +18,13 @@ pub fn losses(snapshot: &Snapshot) -> Vec<String> {
     };
     warn(
         losses.lost_allocations,
-        "{n} allocation{s} could not be recorded, so the totals are too low; free disk space, or set CULEAK_OUTPUT to a path \
-         on another disk",
+        "{n} allocation{s} could not be recorded, so the totals are too low; free disk space, raise the program's limits \
+         (ulimit -f, -d, -v), or set CULEAK_OUTPUT to a path on another disk",
     );
     warn(
         losses.lost_stacks,
-        "{n} allocation{s} recorded without a stack; free disk space in the folder of the recording",
+        "{n} allocation{s} recorded without a stack; free disk space in the folder of the recording, or raise the program's \
+         limits (ulimit -f, -d, -v)",
     );
     warn(
         losses.lost_python,

@@ -40,6 +40,9 @@ pub fn clean(report: &Report) -> Option<Text> {
 /// That nothing is held. `None` if pools may hold memory: without a word on them, nothing would seem to be held.
 fn nothing_held(report: &Report) -> Option<Text> {
     let totals = &report.totals;
+    if report.is_empty() && report.losses.lost_allocations > 0 {
+        return Some(styled(WARN, format!("no allocation could be recorded{}", when(report))));
+    }
     if report.is_empty() {
         return Some(styled(
             GOOD,

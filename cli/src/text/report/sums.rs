@@ -463,7 +463,7 @@ enum Loss {
     Usual,
 }
 
-const SPACE: &str = "free disk space, or record to another disk";
+const SPACE: &str = "free disk space, raise the program's limits (`ulimit -f`, `-d`, `-v`), or record to another disk";
 const FROM_THE_START: &str = "start the program with `culeak run`";
 const LATER: &str = "read it again while the program waits, or after its end";
 

@@ -272,7 +272,8 @@ fn the_page_lists_every_count_of_losses_with_its_meaning_and_what_to_do() {
     assert_eq!(first(false), "2 allocations: the totals are too low");
     assert_eq!(
         first(true),
-        "2 allocations: the totals are too low; free disk space, or record to another disk"
+        "2 allocations: the totals are too low; free disk space, raise the program's limits (`ulimit -f`, `-d`, `-v`), or record \
+         to another disk"
     );
 }
 

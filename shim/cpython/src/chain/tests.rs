@@ -71,7 +71,8 @@ fn intact(memory: &mut [u64], layout: &Layout, depth: u64) -> u64 {
     let frame = |number: u64| at(1024 + 32 * (depth - number));
     put(code, OBJECT_TYPE + layout.head, CODE_TYPE);
     put(code, OBJECT_SIZE + layout.head, 50);
-    for part in [layout.code.file, layout.code.name, layout.code.line_table] {
+    let code_of = layout.code;
+    for part in [code_of.file, code_of.name, code_of.function, code_of.line_table] {
         put(code, part, text);
     }
     put(thread, layout.thread.c_frame, record);
@@ -116,6 +117,43 @@ fn an_intact_chain_is_walked_to_its_end() {
                 layout.head
             );
             assert!(frames.iter().all(|frame| *frame == frames[0]));
+        }
+    }
+}
+
+/// A new code object at the address of a freed one, with its names and its line table at theirs.
+#[test]
+fn code_objects_without_a_version_differ_if_their_line_tables_do() {
+    for layout in layout::LAYOUTS.iter().filter(|layout| layout.code.version == 0) {
+        // All bytes of short tables, and some of long ones.
+        let long = [(1001, 0), (1001, 504), (1001, 990)];
+        let short = if layout.minor == 11 { 64 } else { 256 };
+        let changes = [3, 8, 60, 61, short].map(|length| (0..length).map(move |at| (length, at)));
+        for (length, changed) in changes.into_iter().flatten().chain(long) {
+            for holds_lock in [false, true] {
+                let mut memory = vec![0; WORDS];
+                let thread = intact(&mut memory, layout, 1);
+                memory[256 + layout.code.line_table as usize / 8] = memory.as_ptr() as u64 + 640 * 8;
+                memory[640 + OBJECT_SIZE as usize / 8] = length as u64;
+                let content = 640 * 8 + BYTES_CONTENT as usize;
+                let interpreter = interpreter(*layout, holds_lock);
+                let before = walked(&interpreter, thread);
+                assert_eq!(before.1, End::Root);
+                memory[(content + length) / 8] ^= 1 << ((content + length) % 8 * 8);
+                assert_eq!(
+                    walked(&interpreter, thread),
+                    before,
+                    "3.{}: behind the end",
+                    layout.minor
+                );
+                memory[(content + changed) / 8] ^= 1 << ((content + changed) % 8 * 8);
+                assert_ne!(
+                    walked(&interpreter, thread),
+                    before,
+                    "3.{}: byte {changed} of {length}",
+                    layout.minor
+                );
+            }
         }
     }
 }
