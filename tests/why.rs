@@ -476,6 +476,20 @@ fn many_children_that_end_at_the_same_time_are_all_searched() {
 }
 
 #[test]
+fn the_stack_of_a_thread_that_begins_to_wait_is_searched() {
+    let done = done(&["--no-report"], &[&native(), "children_hold_by_stacks"]);
+    let found = done.classes();
+    assert_eq!(found.len(), 12, "{}", done.stderr);
+    assert!(
+        found.iter().all(|found| *found == these(&[(4000, "held")])),
+        "{found:?}"
+    );
+    for path in done.files(".culeak-why") {
+        assert_eq!(sidecar(&path)["holders"]["search"].get("limits"), None, "{path:?}");
+    }
+}
+
+#[test]
 fn a_child_of_vfork_that_leaves_does_not_wait_in_its_parents_place() {
     let done = done(&["--no-report"], &[&native(), "vforks"]);
     done.expect(&NATIVE, "vfork");

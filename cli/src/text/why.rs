@@ -7,7 +7,7 @@ use culeak::analysis::why::words::meaning;
 use culeak::analysis::why::{
     Also, HolderRow, Matched, ModuleRow, Modules, One, Origin, OriginKey, Retained, SiteHolder, SiteHolders, Why,
 };
-use culeak::snapshot::{Class, Step};
+use culeak::snapshot::{Class, Step, Stop};
 use culeak::table;
 
 use super::report::sums::{Sum, losses_in_words, titled};
@@ -417,6 +417,9 @@ fn not_searched(why: &Why) -> Vec<String> {
     if why.not_searched.count > 0 {
         let others = match search.stopped {
             None => "within another block, or without an address",
+            Some(Stop::Stack) => {
+                "within another block, without an address, or perhaps held by a stack that was not found"
+            }
             Some(_) => "within another block, without an address, or not reached before the search stopped",
         };
         texts.push(format!(
