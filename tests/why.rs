@@ -518,6 +518,37 @@ fn nothing_waits_without_the_option() {
 }
 
 #[test]
+fn holders_of_the_end_are_shown_at_the_end_only() {
+    let done = done(&["--no-report", "--timeline"], &[&native(), "returns"]);
+    let of = |command: &str, options: &[&str]| {
+        let mut culeak = Command::new(culeak());
+        culeak
+            .arg(command)
+            .args(done.files(".culeak"))
+            .args(options)
+            .env("CULEAK_CACHE_DIR", "");
+        let output = culeak.output().expect("culeak runs");
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8_lossy(&text).into_owned())
+    };
+    let (code, text) = of("report", &["--why", "--at", "end"]);
+    assert!(code == Some(0) && text.contains("held by local in why"), "{text}");
+    let (code, text) = of("check", &["--fail-on", "lost", "--at", "0s"]);
+    assert_eq!(code, Some(2), "{text}");
+    assert!(
+        text.contains("no verdict: whether memory is lost is not known"),
+        "{text}"
+    );
+    assert!(text.contains("holders are known of the end only"), "{text}");
+    let (code, text) = of("why", &["--pause"]);
+    assert_eq!(code, Some(2), "{text}");
+    assert!(
+        text.contains("--pause is about the search of a running process"),
+        "{text}"
+    );
+}
+
+#[test]
 fn a_check_can_fail_by_what_holds_memory() {
     let interpreter = &recorded()[0];
     let judge = |case: &str, fail_on: &str| {

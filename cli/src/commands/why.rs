@@ -196,7 +196,7 @@ pub(super) fn load_place(args: &WhyArgs, place: &Place) -> Result<Loaded, Failur
         of_process.iter().find(|(_, is_given)| *is_given),
     ) {
         return Err(Failure::new(format!(
-            "{place}: {option} is about the search of a running process; the holders in a file were searched for before; leave it out"
+            "{place}: {option} is about the search of a running process, and the holders in a file were searched for before; leave it out"
         )));
     }
     let mut item = holders::read(place, args.host, Place::load)?;
