@@ -151,7 +151,7 @@ fn a_rank_that_holds_more_than_the_others_fails_the_check() {
     assert!(shown.starts_with("failed: 1 of 8 processes, with 286 MiB"), "{shown}");
     assert!(shown.contains("\n  failed: rank 5\n"), "{shown}");
     let reason = format!(
-        "30 MiB leaked by keeps_a_batch {}, more than in the other 7 processes: most have none",
+        "30 MiB leaked by keeps_a_batch {}, more than in the other 7 processes: they have none",
         place()
     );
     assert!(shown.contains(&reason), "{reason}\n{shown}");

@@ -476,6 +476,20 @@ fn many_children_that_end_at_the_same_time_are_all_searched() {
 }
 
 #[test]
+fn the_stack_of_a_thread_that_begins_to_wait_is_searched() {
+    let done = done(&["--no-report"], &[&native(), "children_hold_by_stacks"]);
+    let found = done.classes();
+    assert_eq!(found.len(), 12, "{}", done.stderr);
+    assert!(
+        found.iter().all(|found| *found == these(&[(4000, "held")])),
+        "{found:?}"
+    );
+    for path in done.files(".culeak-why") {
+        assert_eq!(sidecar(&path)["holders"]["search"].get("limits"), None, "{path:?}");
+    }
+}
+
+#[test]
 fn a_child_of_vfork_that_leaves_does_not_wait_in_its_parents_place() {
     let done = done(&["--no-report"], &[&native(), "vforks"]);
     done.expect(&NATIVE, "vfork");
@@ -501,6 +515,37 @@ fn nothing_waits_without_the_option() {
         .run();
     outcome.expect_success();
     assert_eq!(outcome.stdout, "done\ndestroyed\n");
+}
+
+#[test]
+fn holders_of_the_end_are_shown_at_the_end_only() {
+    let done = done(&["--no-report", "--timeline"], &[&native(), "returns"]);
+    let of = |command: &str, options: &[&str]| {
+        let mut culeak = Command::new(culeak());
+        culeak
+            .arg(command)
+            .args(done.files(".culeak"))
+            .args(options)
+            .env("CULEAK_CACHE_DIR", "");
+        let output = culeak.output().expect("culeak runs");
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8_lossy(&text).into_owned())
+    };
+    let (code, text) = of("report", &["--why", "--at", "end"]);
+    assert!(code == Some(0) && text.contains("held by local in why"), "{text}");
+    let (code, text) = of("check", &["--fail-on", "lost", "--at", "0s"]);
+    assert_eq!(code, Some(2), "{text}");
+    assert!(
+        text.contains("no verdict: whether memory is lost is not known"),
+        "{text}"
+    );
+    assert!(text.contains("holders are known of the end only"), "{text}");
+    let (code, text) = of("why", &["--pause"]);
+    assert_eq!(code, Some(2), "{text}");
+    assert!(
+        text.contains("--pause is about the search of a running process"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -123,6 +123,8 @@ pub struct Why<'a> {
     pub call_sites: usize,
     /// The number of roots, and the memory held by them.
     pub roots: Tally,
+    /// The part of the memory held by roots whose pointers may all be stale, so that it may be lost.
+    pub possibly: Tally,
     /// By class, in the order of [`Class::ALL`]; without those that have no memory.
     pub classes: Vec<ClassTotal>,
     /// Largest first.
@@ -289,6 +291,9 @@ pub struct Retained {
     pub parent: Option<usize>,
     #[serde(flatten)]
     pub tally: Tally,
+    /// The part of the bytes that it holds only possibly: the pointers to it may be stale.
+    #[serde(skip_serializing_if = "is_default")]
+    pub possibly_bytes: u64,
     /// Host memory that would be freed with it, at least; 0: none, or it was not asked for.
     #[serde(skip_serializing_if = "is_default")]
     pub host_bytes: u64,
@@ -370,6 +375,7 @@ impl<'a> Why<'a> {
             total: gathered.total,
             call_sites: gathered.sites.len(),
             roots: Tally::new(held.bytes, gathered.roots.len() as u64),
+            possibly: gathered.possibly,
             classes: classes.collect(),
             hidden: Tally::total(cut.iter().copied()),
             hidden_origins: cut.len(),

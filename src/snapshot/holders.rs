@@ -210,7 +210,7 @@ impl HostMemory {
     }
 }
 
-/// Why a search stopped before it was done.
+/// Why a search was not done to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -219,6 +219,8 @@ pub enum Stop {
     Time,
     /// The objects have more references than fit into the memory of the process.
     Size,
+    /// The stack of a thread was not found.
+    Stack,
 }
 
 named! {

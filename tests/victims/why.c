@@ -192,7 +192,27 @@ static void has_children(void) {
     }
 }
 
-MAIN(BEHAVIOUR(leaves_at_once), BEHAVIOUR(leaves_by_c99), BEHAVIOUR(leaves_quickly), BEHAVIOUR(aborts),
+/* Only a local variable of a function that does not return has the address. */
+static NOINLINE void holds_and_exits(void) {
+    volatile CUdeviceptr local = leak(4000);
+    if (local) exit(0);
+    STAY();
+}
+
+/* Each child is copied while it begins to wait. */
+static void children_hold_by_stacks(void) {
+    pid_t children[12];
+    for (int nth = 0; nth < 12; nth++) {
+        children[nth] = fork();
+        if (children[nth] == 0) {
+            start_cuda();
+            holds_and_exits();
+        }
+    }
+    for (int nth = 0; nth < 12; nth++) REQUIRE(waitpid(children[nth], NULL, 0) == children[nth]);
+}
+
+MAIN(BEHAVIOUR(children_hold_by_stacks), BEHAVIOUR(leaves_at_once), BEHAVIOUR(leaves_by_c99), BEHAVIOUR(leaves_quickly), BEHAVIOUR(aborts),
      BEHAVIOUR(becomes_another), BEHAVIOUR(ends_in_another_thread), BEHAVIOUR(closes_descriptors), BEHAVIOUR(has_children),
      BEHAVIOUR(returns), BEHAVIOUR(asks_before), BEHAVIOUR(handles_signals), BEHAVIOUR(vforks),
      BEHAVIOUR(runs_out_of_memory), BEHAVIOUR(replaces), BEHAVIOUR(replaces_until_input_ends))

@@ -18,7 +18,7 @@ mod limits;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use culeak::snapshot::{Class, Holders, Search};
+use culeak::snapshot::{Class, Holders, Search, Stop};
 
 use copying::copied;
 use limits::{stopped_early, threads_running, what_may_hold};
@@ -115,9 +115,11 @@ pub fn search(
         search.visited += searched.graph.len() as u64 - 1;
         search.torn += searched.torn;
         search.python = searched.python.as_ref().map(Python::version);
+        let lacks_stack = searched.native.lacks_stack();
+        let is_partial = searched.stopped.is_some() || lacks_stack;
         let is_better = |block: &usize| {
             // The part that was not searched may hold it.
-            if searched.stopped.is_some() && searched.found[*block].class == Class::Lost {
+            if is_partial && searched.found[*block].class == Class::Lost {
                 return false;
             }
             let answer = answer(&searched.found[*block]);
@@ -143,7 +145,9 @@ pub fn search(
         limits
             .extend((searched.budget.stopped()).map(|_| format!("the types and holders of host memory: {UNFINISHED}")));
         // A later copy may have been searched to its end.
-        search.stopped = searched.stopped;
+        search.stopped = searched
+            .stopped
+            .or((lacks_stack && best.contains(&None)).then_some(Stop::Stack));
         left_out_by_stop = searched.left_out_by_stop;
         left_out = left_out.max(searched.left_out);
         running = running.min(threads_running(&copy));
@@ -171,9 +175,9 @@ pub fn search(
     let of_memory = best.iter().zip(blocks).filter(|(_, block)| !block.is_handle);
     let mut answers = of_memory.flat_map(|(answer, _)| answer);
     if answers.any(|(class, _)| *class == Class::Lost) {
-        limits.extend(what_may_hold(left_out, running));
+        limits.extend(what_may_hold(left_out, running, source.pid().is_some()));
     }
-    limits.extend((search.stopped).map(|why| stopped_early(why, left_out_by_stop, options.limit)));
+    limits.extend((search.stopped).and_then(|why| stopped_early(why, left_out_by_stop, options.limit)));
     limits.extend(source.limits());
     for limit in limits {
         if !search.limits.contains(&limit) {

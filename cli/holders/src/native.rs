@@ -141,7 +141,7 @@ impl Native {
         native.root_ranges.retain(|range| !range.is_empty());
         native.root_ranges.sort_by_key(|range| range.start);
         native.driver = Driver::find(copy, modules, &native);
-        native.note_limits();
+        native.note_limits(copy.source().pid().is_some());
         native
     }
 
@@ -381,7 +381,13 @@ impl Native {
         self.starts = Bits::of(copy.granules() * 2, starts);
     }
 
-    fn note_limits(&mut self) {
+    /// Whether the stack of a thread was not found: what only that points to looks lost.
+    pub fn lacks_stack(&self) -> bool {
+        self.stacks.iter().any(|stack| stack.missing().is_some())
+    }
+
+    /// `is_live`: of a process that can be read again.
+    fn note_limits(&mut self, is_live: bool) {
         let gaps: u64 = self.heaps.gaps.iter().map(|gap| self.pages.bytes(gap.clone())).sum();
         if gaps > 0 {
             self.limits.push(format!(
@@ -392,9 +398,17 @@ impl Native {
         }
         let missing: Vec<u32> = self.stacks.iter().filter_map(Stack::missing).collect();
         if let Some(first) = missing.first() {
+            let (which, them) = match missing.len() {
+                1 => (format!("the stack of thread {first} was"), "it"),
+                count => (format!("the stacks of {count} threads, such as {first}, were"), "them"),
+            };
+            let runs = |stack: &Stack| stack.missing().is_some() && stack.thread.stack_pointer.is_none();
+            let advice = match is_live && self.stacks.iter().any(runs) {
+                true => format!("; --pause finds {them}"),
+                false => String::new(),
+            };
             self.limits.push(format!(
-                "the stacks of {} running threads were not found, the first is {first}: --pause finds them",
-                missing.len()
+                "{which} not found, so what holds a block to which nothing else points is not known{advice}"
             ));
         }
         if roots::are_locals_missing(&self.stacks) {

@@ -56,6 +56,8 @@ impl From<Mapping> for Region {
 pub struct Thread {
     pub id: u32,
     pub name: String,
+    /// The first thread of a process, whose stack the kernel made; not known in a core file.
+    pub is_main: bool,
     /// `None` if the thread runs and was not stopped: its stack is then searched as a whole.
     pub stack_pointer: Option<u64>,
     /// General registers, if known.

@@ -191,6 +191,15 @@ pub(super) fn load_place(args: &WhyArgs, place: &Place) -> Result<Loaded, Failur
     if let (Place::Process(pid), true) = (place, args.pause) {
         return holders::of_stopped(*pid, &wanted, |item| _ = args.names.name_frames(item));
     }
+    let of_process = [("--pause", args.pause), ("--copies", args.copies.is_some())];
+    if let (false, Some((option, _))) = (
+        matches!(place, Place::Process(_)),
+        of_process.iter().find(|(_, is_given)| *is_given),
+    ) {
+        return Err(Failure::new(format!(
+            "{place}: {option} is about the search of a running process, and the holders in a file were searched for before; leave it out"
+        )));
+    }
     let mut item = holders::read(place, args.host, Place::load)?;
     if let Place::Process(pid) = place {
         args.names.name_frames(&mut item);

@@ -352,10 +352,11 @@ impl Copied {
             }
         };
         let source = live::Process::new(pid).map_err(|error| without_process(pid, &error.to_string()))?;
-        // Its other threads would go on between the reading of the recording and the copy. Without the permission, they do.
+        // Its other threads would go on between the reading of the recording and the copy. Without the permission, they do. The
+        // waiting thread may be about to wait, and shows its stack pointer and its registers only while it is stopped.
         let stopping = Instant::now();
         let is_alone = source.threads().len() <= 1;
-        let is_stopped = !is_alone && source.pause(true).is_ok();
+        let is_stopped = source.pause(true).is_ok();
         let item = load::Place::File(path).load().map_err(|failure| failure.message)?;
         let taken = Taken::of(&source, &holders::excluded(&item.snapshot));
         if is_stopped {

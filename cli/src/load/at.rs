@@ -97,6 +97,8 @@ fn elsewhere(item: &mut Loaded, point: &Point) -> Result<Option<Snapshot>, Failu
         Point::End | Point::Peak | Point::Exit => return Ok(None),
     };
     snapshot.taken.point = Some(point.clone());
+    // What holds memory at the end need not have held it then.
+    snapshot.holders.take_if(|holders| holders.search.point.is_some());
     Ok(Some(snapshot))
 }
 

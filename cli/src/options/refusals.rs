@@ -26,6 +26,7 @@ const NO_GRAPH: &str = "rows";
 const HELD: &str = "memory that is held";
 const OTHER_ROWS: &str = "--by other than site and stack";
 const OTHER_LINES: &str = "--by other than site, stack and forward";
+const OTHER_POINTS: &str = "--at other than end";
 const AT_AGAIN: &str = "a second --at";
 /// One of [`SELECTING`].
 const SELECTION: &str = "a selection";
@@ -54,7 +55,7 @@ pub const TABLE: &[Row] = table! {
     "--at peak" => "--since", "--by size", "--by stream", "--by thread", "--sort age";
         "the memory at a peak is recorded by stack, without sizes, streams, threads and times of single blocks";
     "--between" => "--at", "--why"; "a window names its end itself, and holders are known of the end of a process only";
-    "--why" => "--at"; "holders are known of the end of a process, or of a running one";
+    "--why" => OTHER_POINTS; "holders are known of the end of a process, or of a running one";
     "--trace" => "--at", "--between", "--view phases", "--view churn", "--view segments", SEVERAL;
         "PyTorch's history tells of the live blocks of one running process";
     OBJECTS => "--view tree", "-o FILE.svg";
@@ -157,6 +158,9 @@ impl Asked {
             }
             if long == "json" {
                 asked.add("-o FILE.json".to_owned(), option.clone());
+            }
+            if long == "at" && values.iter().any(|value| value != "end") {
+                asked.add(OTHER_POINTS.to_owned(), option.clone());
             }
             if long == "at" && values.len() > 1 {
                 asked.add(AT_AGAIN.to_owned(), AT_AGAIN.to_owned());

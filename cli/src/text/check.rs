@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use culeak::analysis::boundaries::Boundary;
-use culeak::analysis::check::{Breach, Measure, Outcome, Verdict};
+use culeak::analysis::check::{Breach, Judged, Limit, Measure, Outcome, Scope, Verdict};
 use culeak::analysis::filter::Filter;
 use culeak::analysis::job::identity::rank_of;
 use culeak::analysis::job::member::ranges;
@@ -148,7 +148,8 @@ pub fn page(verdict: &Verdict, source: &str) -> Document {
     parts::suppressions(verdict.suppressed, objects, &verdict.suppressions, sampled, &mut page);
     page.warnings(&verdict.warnings);
     if failed {
-        let to_blame = verdict.objects.iter().any(|of| of.to_blame);
+        let is_of_memory = verdict.rows.iter().any(|of| of.to_blame);
+        let to_blame = !is_of_memory && verdict.objects.iter().any(|of| of.to_blame);
         let objects = if to_blame { " --view objects" } else { "" };
         let filter = Filter {
             kinds: if to_blame {
@@ -173,7 +174,20 @@ pub fn page(verdict: &Verdict, source: &str) -> Document {
 /// Why the verdict failed, and the rows.
 fn reasons(verdict: &Verdict, page: &mut Document) {
     // If nothing is allowed, the first line contains the reason.
-    let is_said = |breach: &&Breach| verdict.allows_nothing() && matches!(breach, Breach::Total(_));
+    let is_nothing = |limit: &Limit| limit.most == 0 && limit.of == Scope::All && limit.measure != Measure::Objects;
+    let is_said = |breach: &&Breach| match breach {
+        Breach::Total(of) => verdict.allows_nothing() || is_nothing(&of.limit),
+        // The row is marked as new or grown.
+        Breach::Baseline(of) => {
+            let mut shown = verdict.rows.iter().take(SITES_SHOWN);
+            of.kind.is_none() && of.limit <= of.known.unwrap_or(0) && shown.any(|row| row.row.name() == of.site)
+        }
+        _ => false,
+    };
+    let is_of_class = |row: &Judged| {
+        let of_row = |breach: &Breach| matches!(breach, Breach::Class(_)) && breach.key_apart() == Some(row.key());
+        verdict.breaches.iter().take(SITES_SHOWN).any(of_row)
+    };
     for breach in verdict
         .breaches
         .iter()
@@ -193,11 +207,16 @@ fn reasons(verdict: &Verdict, page: &mut Document) {
         let shown = &verdict.rows[..verdict.rows.len().min(SITES_SHOWN)];
         let mut sites: Vec<Site> = shown.iter().map(judged).collect();
         parts::tell_apart(&mut sites, shown.iter().map(|of| of.row.label.as_str()));
+        // What holds it is in the reason.
+        let of_class: Vec<&Row> = shown.iter().filter(|of| is_of_class(of)).map(|of| &of.row).collect();
+        let is_of_class = |row: &Row| of_class.iter().any(|of| std::ptr::eq(*of, row));
         let rows = ranked(shown.iter().map(|of| &of.row).zip(sites).collect());
         page.table(rows.below(|(row, _), page| {
             let through = parts::through_of(row);
             through.into_iter().for_each(|through| page.indented(6, dim(through)));
-            let held_by = sentences::held_by(row, verdict).into_iter();
+            let held_by = sentences::held_by(row, verdict)
+                .filter(|_| !is_of_class(row))
+                .into_iter();
             held_by.for_each(|held_by| page.indented(6, held_by));
         }));
         page.more(verdict.rows.len().saturating_sub(SITES_SHOWN), "call site", "");
@@ -210,7 +229,13 @@ fn not_judged(verdict: &Verdict) -> Vec<String> {
     let mark: String = verdict.limits.since.iter().map(|mark| format!(" {mark}")).collect();
     let end = verdict.when.as_deref().unwrap_or("when the process ended");
     let after = end.replacen("when", "after", 1);
-    let (ignored, later, freed) = (verdict.ignored, verdict.allocated_after_end, verdict.freed_at_shutdown);
+    let (later, freed) = (verdict.allocated_after_end, verdict.freed_at_shutdown);
+    let unchanged = verdict.ignored_as.before_mark;
+    let unchanged = Some(unchanged).filter(|tally| verdict.compares_marks() && tally.count > 0);
+    let ignored = match unchanged {
+        Some(_) => Tally::total([verdict.ignored_as.other_kinds, verdict.ignored_as.cached]),
+        None => verdict.ignored,
+    };
     let [ignored_size, later_size, freed_size] = [ignored, later, freed].map(parts::tally);
     let (old, new) = (verdict.objects_before_mark, verdict.objects_created_after_end);
     let [old_objects, new_objects] = [old, new].map(|count| counted(count, "object"));
@@ -234,20 +259,26 @@ fn not_judged(verdict: &Verdict) -> Vec<String> {
         (freed.count, format!("{freed_size} {in_shutdown}")),
     ];
     let notes = notes.into_iter().filter(|(count, _)| *count > 0);
-    notes.map(|(_, note)| format!("not judged: {note}")).collect()
+    let unchanged = unchanged.map(|tally| format!("no more than at the previous mark: {about}{}", parts::tally(tally)));
+    let not_judged = notes.map(|(_, note)| format!("not judged: {note}"));
+    unchanged.into_iter().chain(not_judged).collect()
 }
 
 /// Why memory was not judged; with sizes if there are several reasons.
 fn why_ignored(verdict: &Verdict) -> String {
     let ignored = verdict.ignored_as;
     let mark = Escaped(verdict.limits.since.as_deref().unwrap_or_default());
-    let before = match verdict.compares_marks() {
-        true => "no more than at the previous mark".to_owned(),
-        false => format!("allocated before the mark {mark}"),
-    };
+    let before = format!("allocated before the mark {mark}");
     let in_pools = "in pools of caching allocators; --judge-pools includes it";
     let reasons = [
-        (ignored.before_mark, before.as_str()),
+        (
+            if verdict.compares_marks() {
+                Tally::default()
+            } else {
+                ignored.before_mark
+            },
+            before.as_str(),
+        ),
         (ignored.other_kinds, "of other kinds"),
         (ignored.cached, in_pools),
     ];

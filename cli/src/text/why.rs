@@ -7,7 +7,7 @@ use culeak::analysis::why::words::meaning;
 use culeak::analysis::why::{
     Also, HolderRow, Matched, ModuleRow, Modules, One, Origin, OriginKey, Retained, SiteHolder, SiteHolders, Why,
 };
-use culeak::snapshot::{Class, Step};
+use culeak::snapshot::{Class, ProcessState, Step, Stop};
 use culeak::table;
 
 use super::report::sums::{Sum, losses_in_words, titled};
@@ -52,7 +52,7 @@ pub fn page(why: &Why, modules: Option<usize>) -> Document {
     page
 }
 
-/// `41.9 MiB at 3 call sites; 1 root retains 41.9 MiB`.
+/// `41.9 MiB at 3 call sites: 30 MiB lost, 11.9 MiB held by 1 holder, 2 MiB of it only possibly`.
 fn headline(why: &Why) -> Text {
     if why.total.count == 0
         && why.search.host.is_some()
@@ -70,20 +70,47 @@ fn headline(why: &Why) -> Text {
         return bold(format!("nothing{of} is {is}{when}{filtered}"));
     }
     let sites = counted(why.call_sites, "call site");
-    let retained = units::bytes(why.roots.bytes);
-    let roots = match why.roots.count {
-        0 => "no root retains any of it".to_owned(),
-        n => format!("{} {retained}", units::plural(n, "root retains", "roots retain")),
-    };
     let matched = match (why.matched, &why.selector) {
         (Some(Matched::Holder), Some(selector)) => format!(", held by what matches {selector}"),
         (Some(Matched::Caller), Some(selector)) => format!(", below callers that match {selector}"),
         _ => String::new(),
     };
     bold(format!(
-        "{} at {sites}{when}{matched}; {roots}",
-        units::bytes(why.total.bytes)
+        "{} at {sites}{when}{matched}: {}",
+        units::bytes(why.total.bytes),
+        by_class(why)
     )) + filtered
+}
+
+/// The memory by class, largest first, and what has none.
+fn by_class(why: &Why) -> String {
+    let mut parts: Vec<(u64, String)> = (why.classes.iter())
+        .map(|of| match of.class {
+            Class::Held => {
+                let holders = units::plural(why.roots.count, "holder", "holders");
+                let possibly = possibly(why.possibly.bytes, of.tally.bytes);
+                (of.tally.bytes, format!("held by {holders}{possibly}"))
+            }
+            class => (of.tally.bytes, is_of(class).to_owned()),
+        })
+        .collect();
+    let known: u64 = parts.iter().fold(0, |sum, (bytes, _)| bytes.saturating_add(sum));
+    let unknown = why.total.bytes.saturating_sub(known);
+    parts.extend((unknown > 0).then(|| (unknown, "without an answer".to_owned())));
+    parts.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+    let parts = parts
+        .into_iter()
+        .map(|(bytes, what)| format!("{} {what}", units::bytes(bytes)));
+    parts.collect::<Vec<_>>().join(", ")
+}
+
+/// `, 2 MiB of it only possibly`: the part of held memory whose pointers may be stale.
+fn possibly(bytes: u64, of: u64) -> String {
+    match bytes {
+        0 => String::new(),
+        _ if bytes >= of => ", only possibly".to_owned(),
+        _ => format!(", {} of it only possibly", units::bytes(bytes)),
+    }
 }
 
 /// Of each class: the name of its sum, what a call site's memory is, and what no memory is, after `nothing is`.
@@ -331,6 +358,7 @@ fn retainer_text(retainer: &Retained) -> String {
             )
         }
     };
+    text += &possibly(retainer.possibly_bytes, retainer.tally.bytes);
     if retainer.repeated > 0 {
         text += &format!(", and {} more like it below", units::count(retainer.repeated as u64));
     }
@@ -375,7 +403,14 @@ pub(super) fn sums(why: &Why) -> Vec<Sum> {
     let mut rows: Vec<Sum> = Vec::new();
     for total in why.classes.iter().filter(|_| why.block.is_none()) {
         let [name, ..] = words_of(total.class);
-        rows.push((name, format!("{}{}", parts::tally(total.tally), meaning(total.class))));
+        let possibly = match total.class {
+            Class::Held => possibly(why.possibly.bytes, total.tally.bytes),
+            _ => String::new(),
+        };
+        rows.push((
+            name,
+            format!("{}{}{possibly}", parts::tally(total.tally), meaning(total.class)),
+        ));
     }
     if let Some(filter) = &why.filter {
         rows.push(("filter", parts::filter(filter, 0)));
@@ -398,7 +433,11 @@ pub(super) fn sums(why: &Why) -> Vec<Sum> {
         }
     }
     if why.changed.count > 0 {
-        let text = "freed, or held by something else, while the memory was searched";
+        let again = match why.process.state {
+            ProcessState::Running => "; culeak why PID finds more with --pause, or --copies 32",
+            _ => "",
+        };
+        let text = format!("freed, or held by something else, while the memory was searched{again}");
         rows.push(("changed", format!("{}: {text}", parts::tally(why.changed))));
     }
     rows.extend(titled("not searched", not_searched(why)));
@@ -417,6 +456,9 @@ fn not_searched(why: &Why) -> Vec<String> {
     if why.not_searched.count > 0 {
         let others = match search.stopped {
             None => "within another block, or without an address",
+            Some(Stop::Stack) => {
+                "within another block, without an address, or perhaps held by a stack that was not found"
+            }
             Some(_) => "within another block, without an address, or not reached before the search stopped",
         };
         texts.push(format!(
@@ -488,7 +530,9 @@ pub fn write_holders(site: &SiteHolders, most: usize, indent: usize, page: &mut 
         .bare()
         .indent(indent)
         .column("bytes", |holder| Cell::Size(holder.tally.bytes));
-    page.table(rows.column("holder", |holder| holder_text(holder)));
+    page.table(rows.column("holder", |holder| {
+        holder_words(holder, "", &[&holder.origin, &holder.path])
+    }));
     let others = parts::tally(Tally::total(rest.iter().map(|holder| holder.tally)));
     page.more_at(indent, rest.len(), "holder", format!(" with {others}"));
     if site.not_searched.count > 0 {
@@ -499,22 +543,23 @@ pub fn write_holders(site: &SiteHolders, most: usize, indent: usize, page: &mut 
     }
 }
 
-/// `__main__.keep (list of 60): keep[*] → Tensor → storage`.
+/// `held by __main__.keep (list of 60): keep[*] → Tensor → storage`, `possibly held by …`, `lost: …`.
 pub fn holder_text(holder: &SiteHolder) -> String {
-    holder_words(holder, &[&holder.origin, &holder.path])
+    let held_by = if holder.class == Class::Held { "held by " } else { "" };
+    holder_words(holder, held_by, &[&holder.origin, &holder.path])
 }
 
 /// As [`holder_text`], without the origin.
 pub fn path_text(holder: &SiteHolder) -> String {
-    holder_words(holder, &[&holder.path])
+    holder_words(holder, "", &[&holder.path])
 }
 
-fn holder_words(holder: &SiteHolder, words: &[&str]) -> String {
+fn holder_words(holder: &SiteHolder, held_by: &str, words: &[&str]) -> String {
     let possibly = if holder.possibly { POSSIBLY } else { "" };
     let words: Vec<&str> = words.iter().copied().filter(|words| !words.is_empty()).collect();
     let also = match also_text(&holder.also, holder.tally) {
         Some(also) => format!("; {also}"),
         None => String::new(),
     };
-    format!("{possibly}{}{also}", Escaped(&words.join(": ")))
+    format!("{possibly}{held_by}{}{also}", Escaped(&words.join(": ")))
 }

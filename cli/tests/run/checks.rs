@@ -171,7 +171,9 @@ fn a_check_of_a_folder_knows_what_its_run_did_not_record() {
         ),
         ("$0 demo-program; exit 3", "the program failed with exit code 3"),
     ] {
-        run(script);
+        let said = stderr(&run(script));
+        let is_said = said.contains(reason) && said.contains("have no verdict until you remove the file");
+        assert!(is_said, "{script}: {said}");
         let links = folder.path().join("links");
         fs::create_dir_all(&links).expect("a folder");
         for entry in fs::read_dir(folder.path().join("out")).expect("a folder") {

@@ -74,6 +74,8 @@ pub struct UnlikeOthers {
     /// The median over the processes that do the same work, and how many these are.
     pub usual: u64,
     pub of: u64,
+    /// How many of the others have any.
+    pub others_with_any: u64,
     /// `pipeline stage 1`, if not all processes of the program are compared with each other.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub group: String,

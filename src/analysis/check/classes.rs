@@ -9,6 +9,7 @@ use crate::analysis::site::CallStacks;
 use crate::analysis::tally::Tally;
 use crate::analysis::why::words::whole_path_text;
 use crate::analysis::words;
+use crate::point::Point;
 use crate::snapshot::{Call, HolderPath, ProcessState, Snapshot};
 
 /// One breach for each call site and path, largest first, and the judged memory whose class is not known. Marks the rows of these
@@ -111,11 +112,14 @@ pub(super) fn unseen(snapshot: &Snapshot, unknown: Unknown, rules: &Rules) -> Ve
     let classes: Vec<&str> = rules.limits.classes.iter().map(|class| class.name()).collect();
     let rule = format!("--fail-on {}", classes.join(","));
     if lacks_holders(snapshot, rules) {
-        return vec![Unseen::all(
-            rule,
-            "what holds its memory at this point is not known",
-            "record with culeak run --why, or name a running process",
-        )];
+        let next = match &snapshot.taken.point {
+            Some(Point::Mark(_) | Point::Time(_) | Point::Peak) => {
+                "holders are known of the end only, in recordings of culeak run --why: use --at end"
+            }
+            _ => "record with culeak run --why, or name a running process",
+        };
+        let what = "what holds its memory at this point is not known";
+        return vec![Unseen::all(rule, what, next)];
     }
     let mut unseen = Vec::new();
     if unknown.left_out.count > 0 {

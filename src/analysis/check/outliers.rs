@@ -130,7 +130,10 @@ fn larger(values: &BTreeMap<u32, u64>, peers: &Peers) -> (Vec<(u32, UnlikeOthers
         let members = finding.outcome.values.into_iter();
         members.filter_map(move |(member, _)| {
             let found = values.get(&member).copied().filter(|bytes| *bytes > usual)?;
+            let others = finding.group.iter().filter(|other| **other != member);
+            let have_any = others.filter(|other| values.get(other).is_some_and(|bytes| *bytes > 0));
             let unlike = UnlikeOthers {
+                others_with_any: have_any.count() as u64,
                 site: None,
                 found,
                 usual,

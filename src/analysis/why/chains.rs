@@ -62,6 +62,7 @@ fn merged(tree: Vec<Retained>) -> Vec<Retained> {
             let row = &mut rows[*first];
             row.tally.join(node.tally);
             row.host_bytes += node.host_bytes;
+            row.possibly_bytes = row.possibly_bytes.saturating_add(node.possibly_bytes);
             row.name = format!("{} × {name}", count(*members));
             continue;
         }

@@ -39,6 +39,7 @@ pub(super) fn retained_by(origin: &Origin, whole: &HashMap<(RootKind, &str), Tal
 /// parents are alike, are one node; a retainer that frees the same as the one around it is left out.
 pub(super) fn retained(holders: &Holders) -> Vec<Retained> {
     let all = &holders.retainers;
+    let possibly = possibly(holders);
     let mut children: HashMap<Option<usize>, Vec<usize>> = HashMap::new();
     for (nth, retainer) in all.iter().enumerate() {
         children.entry(retainer.parent).or_default().push(nth);
@@ -63,12 +64,34 @@ pub(super) fn retained(holders: &Holders) -> Vec<Retained> {
             depth,
             parent,
             tally: group.tally,
+            possibly_bytes: group
+                .members
+                .iter()
+                .fold(0, |sum, nth| possibly[*nth].saturating_add(sum)),
             host_bytes: group.members.iter().map(|nth| all[*nth].host_bytes).sum(),
         });
         let at = tree.len() - 1;
         open.extend(inner.into_iter().rev().map(|group| (group, depth + 1, Some(at))));
     }
     tree
+}
+
+/// The bytes of each retainer to which only pointers lead that may be stale.
+fn possibly(holders: &Holders) -> Vec<u64> {
+    let mut bytes = vec![0_u64; holders.retainers.len()];
+    let is_one = |block: &&HeldBlock| holders.paths.get(block.path).is_some_and(|path| path.possibly);
+    for block in holders.blocks.iter().filter(is_one) {
+        if let Some(of) = block.retainer.and_then(|nth| bytes.get_mut(nth)) {
+            *of = of.saturating_add(block.bytes);
+        }
+    }
+    // Parents precede children.
+    for (nth, retainer) in holders.retainers.iter().enumerate().rev() {
+        if let Some(parent) = retainer.parent.filter(|&parent| parent < nth) {
+            bytes[parent] = bytes[parent].saturating_add(bytes[nth]);
+        }
+    }
+    bytes
 }
 
 /// Retainers that differ only in an index.

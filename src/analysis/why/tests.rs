@@ -100,6 +100,25 @@ fn a_call_site_has_the_rows_and_the_order_of_its_own_answer() {
 }
 
 #[test]
+fn what_is_held_only_possibly_is_in_no_sum_without_that_word() {
+    let mut snapshot = held();
+    let certain = why(&snapshot, &Options::default());
+    assert_eq!(certain.possibly, Tally::default());
+    assert!(certain.retainers.iter().all(|retainer| retainer.possibly_bytes == 0));
+    let paths = &mut snapshot.holders.as_mut().expect("searched").paths;
+    let mut of_keep = paths.iter_mut().filter(|path| path.origin == "__main__.keep");
+    of_keep.next().expect("a path").possibly = true;
+    let found = why(&snapshot, &Options::default());
+    let keep = &found.retainers[0];
+    assert!(
+        found.possibly.bytes > 0 && found.possibly.bytes < keep.tally.bytes,
+        "{:?}",
+        found.possibly
+    );
+    assert_eq!(keep.possibly_bytes, found.possibly.bytes);
+}
+
+#[test]
 fn what_several_hold_is_freed_by_none_of_them_alone() {
     let mut snapshot = held();
     let holders = snapshot.holders.as_mut().expect("searched");

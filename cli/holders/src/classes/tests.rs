@@ -4,6 +4,8 @@ use culeak::snapshot::Stop;
 
 use super::*;
 use crate::process_tests::{Victim, compile};
+use crate::source::taken::Taken;
+use crate::source::{Region, Thread};
 
 /// Two arrays that lead into the other one. The last word of one leads to the block.
 const ARRAYS: &str = r#"
@@ -76,6 +78,80 @@ fn blocks_that_a_stopped_search_did_not_reach_have_no_answer() {
     let found = crate::search(&victim.process(), &[BLOCK], &options(Duration::MAX)).expect("searched");
     assert_eq!(found.paths[found.blocks[0].path].class, Class::Held);
     assert_eq!(found.search.stopped, None);
+}
+
+/// A copy of a process whose thread ran.
+struct Running {
+    taken: Taken,
+    threads: Vec<Thread>,
+}
+
+impl Source for Running {
+    fn regions(&self) -> std::io::Result<Vec<Region>> {
+        self.taken.regions()
+    }
+    fn present(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        self.taken.present(range)
+    }
+    fn read_part(&self, address: u64, buffer: &mut [u8]) -> usize {
+        self.taken.read_part(address, buffer)
+    }
+    fn threads(&self) -> Vec<Thread> {
+        self.threads.clone()
+    }
+    fn file(&self, path: &std::path::Path) -> std::path::PathBuf {
+        self.taken.file(path)
+    }
+}
+
+#[test]
+fn no_block_is_lost_if_a_stack_was_not_found() {
+    const LOCAL: &str = r#"
+        #include <stdio.h>
+        #include <unistd.h>
+        int main(int count, char **arguments) {
+            void *volatile local = (void *)0x500000000000;
+            puts("ready");
+            fflush(stdout);
+            pause();
+            return local == arguments;
+        }"#;
+    const OTHER: Block = Block {
+        address: BLOCK.address + (1 << 20),
+        ..BLOCK
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let victim = Victim::start(&compile(folder.path(), "local", LOCAL, &["-O1"]));
+    let process = victim.process();
+    let search = |is_main| {
+        let taken = Taken::of(&process, &[]).expect("readable");
+        let thread = |thread: Thread| Thread {
+            is_main,
+            stack_pointer: None,
+            ..thread
+        };
+        let threads = process.threads().into_iter().map(thread).collect();
+        crate::search(&Running { taken, threads }, &[BLOCK, OTHER], &Options::default()).expect("searched")
+    };
+    let whole = search(true);
+    let classes: Vec<Class> = whole.blocks.iter().map(|block| whole.paths[block.path].class).collect();
+    assert_eq!(
+        classes,
+        [Class::Held, Class::Lost],
+        "all of the first thread's stack is searched"
+    );
+    assert_eq!(whole.search.stopped, None);
+    let partial = search(false);
+    assert!(partial.blocks.is_empty(), "{:?}", partial.blocks);
+    assert_eq!(partial.search.stopped, Some(Stop::Stack));
+    let expected = format!("the stack of thread {} was not found, ", victim.pid());
+    let limits = &partial.search.limits;
+    assert!(
+        limits
+            .iter()
+            .any(|limit| limit.starts_with(&expected) && !limit.contains("--pause")),
+        "{limits:?}"
+    );
 }
 
 #[test]

@@ -151,7 +151,6 @@ fn is_of_coroutine(copy: &Image, pages: &Pages, thread: &Thread, pointer: u64) -
 
 /// The stacks of all threads.
 pub fn stacks(copy: &Image, pages: &Pages, memory: &[Range<u64>]) -> Vec<Stack> {
-    let is_main = |thread: &Thread| copy.source().pid() == Some(thread.id);
     let mut stacks: Vec<Stack> = Vec::new();
     for thread in copy.threads().iter().cloned() {
         let mut stack = Stack::default();
@@ -165,7 +164,7 @@ pub fn stacks(copy: &Image, pages: &Pages, memory: &[Range<u64>]) -> Vec<Stack> 
         });
         let region = match pointer {
             Some(pointer) => copy.region(pointer),
-            None if is_main(&thread) => copy.regions().iter().find(|region| region.name == "[stack]"),
+            None if thread.is_main => copy.regions().iter().find(|region| region.name == "[stack]"),
             None => None,
         };
         if let Some(region) = region {

@@ -222,6 +222,7 @@ impl Source for Process {
         let thread = |id| Thread {
             id,
             name: pause::name(self.pid, id),
+            is_main: id == self.pid,
             stack_pointer: stack_pointer(self.pid, id),
             ..Thread::default()
         };

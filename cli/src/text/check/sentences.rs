@@ -85,8 +85,7 @@ pub fn held_by(row: &Row, verdict: &Verdict) -> Option<String> {
         Ordering::Equal => String::new(),
         Ordering::Less => units::bytes(first.tally.bytes) + " of it ",
     };
-    let held_by = if first.class == Class::Held { "held by " } else { "" };
-    Some(format!("{part}{held_by}{}", holder_text(first)))
+    Some(format!("{part}{}", holder_text(first)))
 }
 
 /// `21 stream and 20 graph-exec objects left`; `held` instead of `left` while the process runs.
@@ -105,7 +104,8 @@ pub fn judged_objects(verdict: &Verdict) -> String {
     format!("{kinds} {noun} {word}")
 }
 
-/// `2 MiB in 1 block is lost (of 3 MiB held)`, `nothing is lost or in a cycle (1 MiB held)`.
+/// `2 MiB in 1 block is lost (of 3 MiB held)`, `nothing is lost or in a cycle (1 MiB held)`, `whether memory is lost is not known (1 MiB
+/// held)`.
 pub fn by_class(verdict: &Verdict) -> String {
     let judged = estimate(verdict.judged.bytes, verdict.judged_estimated);
     let held = format!("{judged} {}{}", verb(verdict), when(verdict));
@@ -121,8 +121,12 @@ pub fn by_class(verdict: &Verdict) -> String {
     });
     match sums.collect::<Vec<_>>() {
         sums if sums.is_empty() => {
-            let classes = verdict.limits.classes.iter().map(|class| is_of(*class));
-            format!("nothing is {} ({held})", classes.collect::<Vec<_>>().join(" or "))
+            let classes: Vec<&str> = verdict.limits.classes.iter().map(|class| is_of(*class)).collect();
+            let classes = classes.join(" or ");
+            match verdict.outcome {
+                Outcome::NoVerdict => format!("whether memory is {classes} is not known ({held})"),
+                _ => format!("nothing is {classes} ({held})"),
+            }
         }
         sums => format!("{} (of {held})", sums.join(", ")),
     }
@@ -206,8 +210,10 @@ fn beyond_baseline(of: &BeyondBaseline, verb: &str) -> String {
 }
 
 fn of_class(of: &OfClass) -> String {
-    let tally = parts::tally(Tally::new(of.found, of.count));
-    format!("{}: {tally} of {}, {}", of.class.name(), of.site, of.held_by)
+    let (class, tally) = (of.class.name(), parts::tally(Tally::new(of.found, of.count)));
+    // `lost: no pointer to it is left` begins with the class, too.
+    let held_by = of.held_by.strip_prefix(class).and_then(|rest| rest.strip_prefix(": "));
+    format!("{class}: {tally} of {}, {}", of.site, held_by.unwrap_or(&of.held_by))
 }
 
 fn unlike_others(of: &UnlikeOthers, verb: &str) -> String {
@@ -221,6 +227,8 @@ fn unlike_others(of: &UnlikeOthers, verb: &str) -> String {
         group => format!(" of {group}"),
     };
     let usual = match of.usual {
+        0 if of.others_with_any == 0 && of.of == 2 => "it has none".to_owned(),
+        0 if of.others_with_any == 0 => "they have none".to_owned(),
         0 => "most have none".to_owned(),
         usual => format!("the median is {}", units::bytes(usual)),
     };

@@ -55,11 +55,11 @@ pub fn explain(row: &Row, report: &Report, indent: usize, page: &mut Document) {
             _ => units::bytes(tally.bytes) + " ",
         };
         let all = size(Tally::total(paths.iter().map(|path| path.tally)), origins.len());
-        let held_by = if paths[0].class == Class::Held { "held by " } else { "" };
         if let [only] = paths {
-            page.indented(indent, format!("{all}{held_by}{}", why::holder_text(only)));
+            page.indented(indent, format!("{all}{}", why::holder_text(only)));
             continue;
         }
+        let held_by = if paths[0].class == Class::Held { "held by " } else { "" };
         page.indented(indent, format!("{all}{held_by}{}", Escaped(&paths[0].origin)));
         let (shown, rest) = paths.split_at(paths.len().min(PATHS_SHOWN));
         for path in shown {

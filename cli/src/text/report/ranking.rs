@@ -8,7 +8,7 @@ use culeak::analysis::site::Frame;
 use culeak::kind::{Kind, Place};
 
 use crate::document::{self, Cell, Document, Rows, Site};
-use crate::text::parts;
+use crate::text::{parts, units};
 
 /// A row, and its call site in the table.
 pub type Ranked<'r, 'a> = (&'r Row<'a>, Site);
@@ -59,15 +59,21 @@ pub fn ranked<'r, 'a>(rows: Vec<Ranked<'r, 'a>>) -> Rows<Ranked<'r, 'a>> {
 /// The call site of a row of a verdict, with its standing against the baseline.
 pub fn judged(judged: &Judged) -> Site {
     let standing = match judged.standing {
-        None => "",
-        Some(Standing::New) => "  [new]",
-        Some(Standing::Grown) => "  [grown]",
-        Some(Standing::Known) => "  [known]",
+        None => String::new(),
+        Some(Standing::New) => "  [new]".to_owned(),
+        Some(Standing::Grown) => {
+            let known = judged.known.map_or(0, |known| known.bytes);
+            match judged.row.bytes.saturating_sub(known) {
+                0 => "  [grown]".to_owned(),
+                more => format!("  [grown +{}]", units::bytes(more)),
+            }
+        }
+        Some(Standing::Known) => "  [known]".to_owned(),
     };
     Site::of(
         &judged.row.label,
         judged.row.site(),
-        parts::mark(&judged.row) + standing,
+        parts::mark(&judged.row) + &standing,
     )
 }
 

@@ -188,6 +188,7 @@ fn described(pid: u32, id: u32) -> Thread {
     let mut thread = Thread {
         id,
         name: name(pid, id),
+        is_main: id == pid,
         ..Thread::default()
     };
     const NT_PRSTATUS: usize = 1;
