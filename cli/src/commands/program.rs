@@ -141,8 +141,9 @@ pub fn record<'a>(
     if !lacks.is_empty() && rules.is_none() {
         let file = given.join(format!("{}.{}", prepared.tag, incomplete::ENDING));
         eprintln!(
-            "culeak: noted for checks of this folder, which have no verdict with it: {}",
-            Escaped(&file.display().to_string())
+            "culeak: wrote {}: {}; checks of this folder have no verdict until you remove it",
+            Escaped(&file.display().to_string()),
+            Escaped(&lacks.join(", "))
         );
     }
     // Without any recording, the gap is the reason for that; and to judge what is held now, no process need end.
