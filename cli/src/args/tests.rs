@@ -91,8 +91,8 @@ fn an_option_of_another_command_is_refused_with_the_place_where_it_belongs() {
             "--between needs more values, or fewer; type: --between",
         ),
         (
-            "culeak report a.culeak --debug-dir /nonexistent",
-            "--debug-dir /nonexistent: no such folder",
+            "culeak report a.culeak --debug-dir /dev/null/x",
+            "--debug-dir /dev/null/x: no such folder",
         ),
         (
             "culeak check a.culeak --same-as-last",
