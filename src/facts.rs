@@ -248,6 +248,7 @@ impl Facts {
                     _ => stack.site_fingerprint,
                 },
                 object: row.kind_of_objects().map(Kind::name),
+                parts_after: (row.callers_in_all > 0).then_some(row.shared_callers),
                 ..Site::of(stack)
             },
         };
@@ -299,6 +300,8 @@ impl Facts {
             Some(id) => {
                 if is_new_process {
                     self.sites.all[id as usize] = (key, text);
+                } else {
+                    self.sites.all[id as usize].1.join_callers(&text);
                 }
                 Some(id)
             }
@@ -482,7 +485,7 @@ pub fn rank<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample::leaky;
+    use crate::sample::{FrameText, MAIN, RUNTIME, Sample, leaky};
 
     fn facts(pid: u32, bytes: u64) -> Facts {
         let mut snapshot = leaky();
@@ -532,6 +535,26 @@ mod tests {
         assert_eq!(found, [(0, None, 4), (1, None, 8), (1, Some(7), 16)]);
         let sites: Vec<u64> = by_site(&rows).map(|row| row.tally.bytes).collect();
         assert_eq!(sites, [4, 24]);
+    }
+
+    /// Of which one snapshot shows one caller, and the next another one.
+    #[test]
+    fn stacks_of_a_site_part_where_those_of_any_snapshot_do() {
+        let of = |callers: &[FrameText]| {
+            let mut sample = Sample::new();
+            for caller in callers {
+                let make = ("make(int)", "/src/tensor.cpp:12", "/opt/app");
+                let stack = sample.stack(&[RUNTIME, make, *caller, MAIN]);
+                sample.holds(Kind::Device, "cudaMalloc", 1 << 20, 1, stack);
+            }
+            Facts::by(&sample.finish(0, 0), String::new(), By::Site, &Filter::default())
+        };
+        let parts = |all: [Facts; 2]| Facts::folded(all).sites.text(0).parts_after;
+        let put = ("put(int)", "/src/cache.cpp:19", "/opt/app");
+        let step = ("step(int)", "/src/train.cpp:31", "/opt/app");
+        assert_eq!(parts([of(&[put]), of(&[put])]), None);
+        assert_eq!(parts([of(&[put]), of(&[step])]), Some(0));
+        assert_eq!(parts([of(&[put, step]), of(&[put, step])]), Some(0));
     }
 
     #[test]

@@ -161,6 +161,9 @@ const HINTS: [(&str, &str); 9] = table! {
     "flamegraph", "did you mean 'culeak report -o FILE.svg'?";
 };
 
+const FOLDER_OF_CHECK: &str = "--output is the folder in which culeak check -- PROGRAM records; for a page of an input: culeak report INPUT -o \
+                               FILE.html; for a verdict in a file: culeak check INPUT --format FORMAT > FILE";
+
 /// Options of no command, and what to type instead.
 const INSTEAD: [(&str, &str); 9] = table! {
     "--html", "-o FILE.html";
@@ -249,7 +252,11 @@ pub fn sentence(error: &clap::Error, words: &[OsString]) -> Option<String> {
             let others: String = usages.map(|line| format!(", or {line}")).collect();
             let verb = if named.len() == 1 { "is" } else { "are" };
             let missing: Vec<&str> = named.iter().map(|name| name.trim_end_matches("...")).collect();
-            let example = example(usage.split(' ').nth(1)?, missing.first().copied().unwrap_or_default());
+            let example = example(
+                usage.split(' ').nth(1)?,
+                missing.first().copied().unwrap_or_default(),
+                words,
+            );
             let example = example.map(|example| format!("; for example: {example}"));
             let swallowed =
                 swallowed(usage.split(' ').nth(1)?, words).filter(|_| named.iter().any(|name| name.starts_with('<')));
@@ -306,12 +313,31 @@ pub fn sentence(error: &clap::Error, words: &[OsString]) -> Option<String> {
                     false => argument.clone(),
                 });
             let all: Vec<String> = all.collect();
+            let is_check = words.get(1).is_some_and(|word| word == "check");
+            if is_check && all.iter().any(|one| one == "--output") && all.iter().any(|one| !one.starts_with('-')) {
+                return Some(FOLDER_OF_CHECK.to_owned());
+            }
             (!others.is_empty()).then(|| format!("{} exclude each other; leave out one of them", all.join(" and ")))
         }
         ErrorKind::InvalidValue if texts(ContextKind::InvalidValue).iter().all(String::is_empty) => {
             let values = texts(ContextKind::ValidValue);
             let values = when(!values.is_empty(), || format!("; the values are {}", values.join(", ")));
             Some(format!("{} needs a value; type: {first}{values}", bare(first)))
+        }
+        ErrorKind::InvalidValue => {
+            let (typed, values) = (
+                texts(ContextKind::InvalidValue).concat(),
+                texts(ContextKind::ValidValue),
+            );
+            let near = texts(ContextKind::SuggestedValue);
+            let instead = match near.is_empty() {
+                true => format!("the values are {}", values.join(", ")),
+                false => format!("did you mean {}?", near.join(" or ")),
+            };
+            Some(format!("{} {}: no such value; {instead}", bare(first), Escaped(&typed)))
+        }
+        ErrorKind::WrongNumberOfValues | ErrorKind::TooFewValues => {
+            Some(format!("{} needs more values, or fewer; type: {first}", bare(first)))
         }
         _ => None,
     }
@@ -369,9 +395,19 @@ fn is_typed(option: &str, words: &[OsString]) -> bool {
     all.is_empty() || words.iter().any(is_one)
 }
 
-/// The first example in the help of a command that starts it, of those with the missing option if there are any.
-fn example(command: &str, missing: &str) -> Option<String> {
+/// The first example in the help of a command that starts it and has the missing option; without one, the options that were typed.
+fn example(command: &str, missing: &str, words: &[OsString]) -> Option<String> {
     let whole = public();
+    let typed: Vec<&str> = words.iter().filter_map(|word| word.to_str()).collect();
+    let missing = missing.split(' ').next().filter(|name| name.starts_with('-'));
+    let wanted: Vec<String> = (whole.find_subcommand(command)?.get_arguments().map(names))
+        .map(Iterator::collect::<Vec<_>>)
+        .filter(|names| match missing {
+            Some(missing) => names.iter().any(|name| name == missing),
+            None => names.iter().any(|name| typed.contains(&&**name)),
+        })
+        .flatten()
+        .collect();
     let help = whole.find_subcommand(command)?.get_after_help()?.to_string();
     let start = format!("culeak {command} ");
     let lines: Vec<&str> = help
@@ -379,8 +415,11 @@ fn example(command: &str, missing: &str) -> Option<String> {
         .map(str::trim)
         .filter(|line| line.starts_with(&start))
         .collect();
-    let with_option = lines.iter().find(|line| line.split(' ').any(|word| word == missing));
-    let line = with_option.or(lines.first())?;
+    let has_it = |line: &&&str| line.split(' ').any(|word| wanted.iter().any(|name| name == word));
+    let line = match wanted.is_empty() {
+        true => lines.first(),
+        false => lines.iter().find(has_it),
+    }?;
     Some(line.split("  ").next().unwrap_or(line).to_owned())
 }
 

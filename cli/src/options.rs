@@ -51,12 +51,18 @@ pub fn set_debug_dirs(folders: Vec<PathBuf>) {
     DEBUG_DIRS.get_or_init(|| folders);
 }
 
+fn folder(path: &str) -> Result<PathBuf, &'static str> {
+    Some(PathBuf::from(path))
+        .filter(|path| path.is_dir())
+        .ok_or("no such folder")
+}
+
 /// How names of addresses are looked up, for every command that shows names.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Names")]
 pub struct NameArgs {
     /// Also search this folder for debug files (laid out like /usr/lib/debug); repeatable
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = folder)]
     pub debug_dir: Vec<PathBuf>,
     /// Neither read nor write the cache of names
     #[arg(long)]
@@ -93,11 +99,16 @@ impl NameArgs {
                 None => "no cache".to_owned(),
             },
         ));
+        let missing = places.debug_dirs.iter().filter(|folder| !folder.is_dir());
+        let missing = missing.map(|folder| Note::Doubtful {
+            module: format!("debug-dirs of the config file: {}", folder.display()),
+            problem: "no such folder".to_owned(),
+        });
         let notes = symbolize(&mut item.snapshot, &places);
         packages::add(&mut item.snapshot, item.root.as_deref());
         let is_whole = notes.is_empty();
         let mut printed = PRINTED.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = notes.into_iter().filter(|note| printed.insert(note.clone()));
+        let new = missing.chain(notes).filter(|note| printed.insert(note.clone()));
         for note in sentences(new) {
             progress::note(format_args!("note: {}", Escaped(&note)));
         }

@@ -226,8 +226,8 @@ pub struct Row {
     /// Some of its values are estimates from sampled stacks.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub is_estimate: bool,
-    /// In a process with enough points it has risen more than once, the first time when it appeared, and never fallen, in too few of them
-    /// to be judged.
+    /// In a process with enough points it is not judged, because it has risen more than once and never fallen in the few points since it
+    /// appeared, or has stopped growing before the last few.
     #[serde(skip)]
     pub rises_late: bool,
     /// The row as a sentence.
@@ -284,7 +284,10 @@ pub struct DeviceTrend {
     pub used_bytes: Option<u64>,
     /// Of all growing call sites together, per unit.
     pub pace: f64,
-    /// Units until the device is full at that pace.
+    /// Of those together that grew and were freed only at exit, per unit.
+    #[serde(skip)]
+    pub pace_until_exit: f64,
+    /// Units until the device is full at both paces.
     pub full_after: Option<f64>,
 }
 

@@ -49,6 +49,21 @@ pub fn of_kind(n: u64, kind: &str) -> String {
     }
 }
 
+/// A mean number of things: `1.5 streams`, `20 streams`. The name of a kind, if they are of one, else blocks.
+pub fn mean_of_kind(mean: f64, kind: Option<&str>) -> String {
+    let whole = mean.round();
+    let is_whole = mean >= 10.0 || (mean - whole).abs() < 0.05;
+    let things = if is_whole { whole as u64 } else { 2 };
+    let text = match kind {
+        Some(kind) => of_kind(things, kind),
+        None => plural(things, "block", "blocks"),
+    };
+    match (is_whole, text.split_once(' ')) {
+        (false, Some((_, noun))) => format!("{mean:.1} {noun}"),
+        _ => text,
+    }
+}
+
 /// `850 ns`, `12 ms`, `3.4 s`, `2 m 14 s`, `3 h 5 m`, `2 d 4 h`.
 pub fn duration(ns: u64) -> String {
     let seconds = ns / 1_000_000_000;
@@ -134,6 +149,19 @@ mod tests {
         }
         assert_eq!(signed_bytes(-4096), "-4 KiB");
         assert_eq!(signed_count(1234), "+1,234");
+    }
+
+    #[test]
+    fn a_mean_number_has_a_decimal_only_if_it_needs_one() {
+        for (mean, kind, text) in [
+            (0.0, Some("stream"), "0 streams"),
+            (1.02, Some("stream"), "1 stream"),
+            (1.5, Some("stream"), "1.5 streams"),
+            (20.0, Some("stream"), "20 streams"),
+            (68_360_574.2, None, "68,360,574 blocks"),
+        ] {
+            assert_eq!(mean_of_kind(mean, kind), text);
+        }
     }
 
     #[test]

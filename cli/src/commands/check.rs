@@ -303,14 +303,14 @@ fn finish<'a>(
         .first()
         .map(|(source, _)| missing_members(args, source, &processes));
     for (number, unseen) in missing.into_iter().flatten() {
-        verdicts[number].1.lacks([unseen]);
+        verdicts[number].1.lacks([unseen.beside()]);
     }
     for unseen in unrecorded {
         let tag = incomplete::note_in(&unseen.what).split_once(incomplete::ENDING);
         let is_of_run = |(source, _): &(&str, Verdict)| tag.is_some_and(|(tag, _)| source.contains(&format!(".{tag}")));
         let of = verdicts.iter().position(is_of_run).unwrap_or(0);
         if let Some((_, verdict)) = verdicts.get_mut(of) {
-            verdict.lacks([unseen]);
+            verdict.lacks([unseen.beside()]);
         }
     }
     if args.rules.fail_on.contains(&Failing::Outlier) {

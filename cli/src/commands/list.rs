@@ -217,7 +217,10 @@ fn page(processes: &[Listed]) -> Document {
     } else if let Some(process) = first("recorded") {
         page.next(format!("culeak snapshot {} -o now.json", process.pid));
     } else if let Some(process) = first("not_recorded") {
-        page.next(format!("culeak why {}", process.pid));
+        let why = format!("culeak why {}", process.pid);
+        page.next(format!(
+            "culeak run -- PROGRAM; without it, only {READABLE} can be read: {why}"
+        ));
     }
     page
 }

@@ -57,8 +57,12 @@ pub fn execute(args: &ReportArgs, name: Option<&str>, form: Form) -> Result<Exit
         }
     }
     let top = rows_shown(args.selection.top, true);
+    let source = match all.as_slice() {
+        [(source, _)] => source,
+        _ => "RECORDING",
+    };
     let page = |phases: &Phases| match &options.name {
-        None => text::phases::page(phases, top),
+        None => text::phases::page(phases, top, source),
         Some(_) => text::phases::page_of_chosen(phases, top),
     };
     args.output.pages(form, "culeak: phases", &all, page)?;

@@ -39,12 +39,19 @@ const WITH_GRAPHS: &[&str] = &[
     START,
 ];
 
+/// With [`NOTICES`] in it, where the libraries are.
+const LIBRARIES: [&str; 2] = [
+    "  <details>\n    <summary>Libraries in this file and their licences</summary>\n    <pre>",
+    "</pre>\n  </details>\n",
+];
+
 /// Names, versions and licences of the libraries in vendor/.
 const NOTICES: &str = include_str!("vendor/NOTICES.txt");
 
 /// Writes the page.
 pub fn write(title: &str, sections: &[Section], graphs: Option<Graphs>, out: &mut dyn Write) -> io::Result<()> {
-    let scripts = if graphs.is_some() { WITH_GRAPHS } else { PLAIN };
+    let has_graphs = graphs.is_some();
+    let scripts = if has_graphs { WITH_GRAPHS } else { PLAIN };
     let data = graphs.map_or_else(|| Ok(Vec::new()), Graphs::write)?;
     // Only the skeleton is split at placeholders; inserted text is never searched for them.
     for (nth, part) in SKELETON.split("{{").enumerate() {
@@ -59,7 +66,8 @@ pub fn write(title: &str, sections: &[Section], graphs: Option<Graphs>, out: &mu
             "scripts" => wrapped("script", scripts, out)?,
             "content" => sections.iter().try_for_each(|section| content(section, out))?,
             "made-by" => write!(out, "culeak {}", env!("CARGO_PKG_VERSION"))?,
-            "notices" => out.write_all(escape(NOTICES).as_bytes())?,
+            "notices" if !has_graphs => {}
+            "notices" => write!(out, "{}{}{}", LIBRARIES[0], escape(NOTICES), LIBRARIES[1])?,
             "data" => out.write_all(BASE64.encode(&data).as_bytes())?,
             _ => unreachable!("page.html asks for {name}"),
         }

@@ -103,7 +103,12 @@ pub fn read(path: &Path, shown: &str, reader: Reader) -> Result<Snapshot, Failur
     let json = start.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
     if !json && !pickle::is_pickle(start) {
         // The reader of recordings reports what is wrong with any other file.
-        let mut snapshot = reader(path).map_err(|error| Failure::new(error.to_string()))?;
+        let mut snapshot = reader(path).map_err(|error| match error {
+            ReadError::Foreign(_) if start.starts_with(b"\x7fELF") => Failure::new(format!(
+                "{shown}: a program, not a recording; to run and record it, put -- before it: culeak run -- {shown}"
+            )),
+            error => Failure::new(error.to_string()),
+        })?;
         sidecar::attach(path, &mut snapshot);
         return Ok(snapshot);
     }

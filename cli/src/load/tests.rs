@@ -73,10 +73,11 @@ fn a_snapshot_is_read_back_as_written() {
 #[test]
 fn bad_files_are_reported_in_one_line_with_file_reason_and_remedy() {
     let json = serde_json::to_vec(&leaky()).expect("json");
-    let cases: [(&[u8], &str); 8] = [
+    let cases: [(&[u8], &str); 9] = [
         (b"", "empty"),
         (b"\0\0\0\0", ""),
         (b"hello", "not a culeak recording"),
+        (b"\x7fELF and so on", "a program, not a recording"),
         (b"[1, 2]", "not a culeak recording"),
         (b"CULEAK\r\n", ""),
         (b"{}", "JSON of another program"),

@@ -101,8 +101,9 @@ pub const TABLE: &[Row] = table! {
     "culeak diff" => "--between", "--view phases", "--view churn", "--view segments", "--view objects", "--view losses",
         "--sort age", "--sort temporary", "--sort lifetime", OTHER_LINES, "--category";
         "it compares two points in time (--at A --at B) by call site, stack or forward line, objects included";
+    "culeak trend" => "-o FILE.svg"; "a trend is text, a page (-o FILE.html) or JSON (-o FILE.json)";
     "culeak trend" => "--at", "--between", "--since", "--category", "--sort", "--view", "--full-stacks", "--lines",
-        "-o FILE.svg", OTHER_LINES;
+        OTHER_LINES;
         "it judges call sites, stacks or forward lines over all snapshots, growing ones first";
     "culeak why" => "--at", "--between", "-o FILE.svg"; "it searches what is held now, or at the end of a process";
     "culeak export" => "--min-bytes"; "a file contains all stacks";
@@ -319,6 +320,10 @@ mod tests {
             (
                 "culeak trend a --kind segment",
                 "--kind segment does not apply to culeak trend",
+            ),
+            (
+                "culeak trend a -o a.svg",
+                "-o a.svg does not apply to culeak trend: a trend is text, a page (-o FILE.html)",
             ),
             (
                 "culeak trend a --at exit",

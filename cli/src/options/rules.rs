@@ -16,7 +16,7 @@ use culeak::analysis::check::{
 use culeak::analysis::suppressions::Suppressions;
 use culeak::kind::{Kind, Place};
 use culeak::point::Point;
-use culeak::snapshot::Class;
+use culeak::snapshot::{self, Class};
 use culeak::table;
 use serde::Deserialize;
 
@@ -324,6 +324,15 @@ fn read_baseline(path: &Path, rules: &Rules) -> Result<Baseline, Failure> {
     })?;
     let envelope: Option<Envelope> = serde_json::from_slice(&bytes).ok();
     let Some(Envelope { version, .. }) = envelope.filter(|e| e.format.as_deref() == Some(baseline::FORMAT)) else {
+        let format = (serde_json::from_slice(&bytes).ok()).and_then(|envelope: Envelope| envelope.format);
+        if format
+            .as_deref()
+            .is_some_and(|format| format.starts_with("culeak-") && format != snapshot::FORMAT)
+        {
+            return Err(Failure::new(format!(
+                "{shown}: not a baseline; --update-baseline writes one"
+            )));
+        }
         // A snapshot or a recording serves as a baseline too. Its reader reports what is wrong with any other file.
         let mut item = load::read_already(path, &bytes)?;
         load::at::find(&mut item, rules.at.as_ref(), &NameArgs::default())?;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use culeak::analysis::boundaries::Boundary;
-use culeak::analysis::check::{Breach, Judged, Limit, Measure, Outcome, Scope, Verdict};
+use culeak::analysis::check::{Breach, Judged, Limit, Measure, Outcome, Scope, Unseen, Verdict};
 use culeak::analysis::filter::Filter;
 use culeak::analysis::job::identity::rank_of;
 use culeak::analysis::job::member::ranges;
@@ -73,15 +73,24 @@ pub fn page_of(verdicts: &[(&str, Verdict)]) -> Document {
         page.warnings(warnings_of_passed(verdicts));
     }
     for (outcome, of) in &not_passed {
-        page.item(format!("{}: {}", result(*outcome), names(of, verdicts)));
+        let lacks_itself = |(_, verdict): &&&(&str, Verdict)| {
+            verdict.outcome != Outcome::NoVerdict || verdict.unseen.iter().any(|unseen| !unseen.beside)
+        };
+        let of: Vec<_> = of.iter().filter(lacks_itself).copied().collect();
+        if !of.is_empty() {
+            page.item(format!("{}: {}", result(*outcome), names(&of, verdicts)));
+        }
     }
+    let all = verdicts.iter().flat_map(|(_, verdict)| &verdict.unseen);
+    all.filter(|unseen| unseen.beside)
+        .for_each(|unseen| page.item(unseen.sentence()));
     let (listed, most): (Vec<_>, usize) = match few {
         true => (verdicts.iter().collect(), EACH),
         false => (not_passed.into_iter().flat_map(|(_, of)| of).collect(), FAILED_SHOWN),
     };
     for (source, verdict) in listed.iter().take(most) {
         page.heading(format!("== {source} =="));
-        page.append(self::page(verdict, source));
+        page.append(self::page_without(verdict, source, |unseen| unseen.beside));
     }
     let hidden = listed.len().saturating_sub(most);
     page.more_at(0, hidden, "process", " that did not pass; --json has all");
@@ -133,12 +142,18 @@ fn names(failed: &[&(&str, Verdict)], all: &[(&str, Verdict)]) -> String {
 
 /// The verdict. `source`: the input as the user named it.
 pub fn page(verdict: &Verdict, source: &str) -> Document {
+    page_without(verdict, source, |_| false)
+}
+
+/// The verdict, without what was said of all.
+fn page_without(verdict: &Verdict, source: &str, is_said: fn(&Unseen) -> bool) -> Document {
     let mut page = Document::default();
     let failed = verdict.outcome == Outcome::Failed;
     page.heading(outcome(verdict.outcome) + format!(" {}", headline(verdict)));
     config(verdict, &mut page);
     let boundary = verdict.boundary.iter().flat_map(at_boundary);
-    let unseen = verdict.unseen.iter().map(|unseen| unseen.sentence());
+    let unseen = verdict.unseen.iter().filter(|unseen| !is_said(unseen));
+    let unseen = unseen.map(Unseen::sentence);
     boundary.chain(unseen).for_each(|note| page.item(note));
     if failed {
         reasons(verdict, &mut page);

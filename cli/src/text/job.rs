@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use culeak::analysis::check::{Unseen, missing_ranks};
+use culeak::analysis::job::member::Member;
 use culeak::analysis::job::sites;
 use culeak::analysis::job::{JobProcess, JobReport, ProcessesOut, Quantity, SiteRow, Unreadable};
 use culeak::analysis::report::shell_word;
@@ -40,8 +42,15 @@ pub fn page(job: &JobReport, top: Option<usize>, selected: &str) -> Document {
     }
     parts::suppressions(job.suppressed, 0, &job.suppressions, job.sampled, &mut page);
     failed_requests(job, &mut page);
+    let members: Vec<Member> = job.processes.iter().map(|process| process.row.member.clone()).collect();
+    let lacking = missing_ranks(&members);
     let recordings = job.processes.iter().map(|process| &process.row);
-    parts::completeness(recordings.map(|of| (of.is_complete, &*of.source)), "process", &mut page);
+    if lacking.is_empty() || recordings.clone().any(|of| !of.is_complete) {
+        parts::completeness(recordings.map(|of| (of.is_complete, &*of.source)), "process", &mut page);
+    }
+    for (_, Unseen { what, next, .. }) in lacking {
+        page.line(styled(WARN, format!("not recorded in full: {what}; {next}")));
+    }
     page.warnings(&job.warnings);
     page.warnings(missing_mark(job).filter(|(_, all)| !all).map(|(warning, _)| warning));
     let lost = job.processes.iter().map(|process| process.row.lost_allocations);

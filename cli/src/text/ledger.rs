@@ -135,7 +135,7 @@ pub fn entries(device: &DeviceLedger, ledger: &Ledger) -> Vec<Entry> {
         entries.push(plain(rest, EntryOf::Rest, text.to_owned()));
     }
     if device.managed.count > 0 {
-        let text = "managed, on the device or the host; in no sum above";
+        let text = "managed, on the device or the host; in no sum here, but in the one of the headline";
         entries.push(plain(device.managed.bytes.into(), EntryOf::Beside, text.to_owned()));
     }
     if device.outside.count > 0 {

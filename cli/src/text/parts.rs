@@ -96,17 +96,27 @@ pub fn cell(site: &text::Site) -> Site {
     Site::at(&site.label, site.place.as_deref(), mark)
 }
 
-/// The callers of a call site whose snapshot was dropped, without places.
+/// The callers that all stacks of a call site share whose snapshot was dropped, without places.
 pub fn callers_of<'t>(site: &'t text::Site, page: &mut Document) {
     let has_user = site.stack.iter().any(|frame| frame.role == Role::User);
-    let outer = site.stack.iter().skip_while(|frame| !frame.site).skip(1);
+    let mut left = site.parts_after.unwrap_or(usize::MAX);
+    let shared = site.callers().take_while(|frame| {
+        let is_shared = left > 0;
+        left -= usize::from(is_shared && frame.role != Role::Wrapper);
+        is_shared
+    });
     let caller = |frame: &'t SiteFrame| {
         let library = frame.python_library.as_deref().filter(|_| has_user);
         (Site::at(&frame.function, None, ""), library)
     };
-    if let Some(callers) = callers(&outer.map(caller).collect::<Vec<_>>()) {
-        page.indented(6, dim(callers));
-    }
+    let several = "several callers; --by stack shows each";
+    let line = match (callers(&shared.map(caller).collect::<Vec<_>>()), site.parts_after) {
+        (None, None) => return,
+        (Some(callers), None) => callers,
+        (Some(callers), Some(_)) => format!("{callers} < {several}"),
+        (None, Some(_)) => format!("from {several}"),
+    };
+    page.indented(6, dim(line));
 }
 
 /// `recorded in full`, or of how many of these recordings, each with its name, that is not true.

@@ -1,6 +1,7 @@
 //! Phases as tables: one line for each name, indented by nesting, or one for each phase of a name.
 
 use culeak::analysis::phases::{Chosen, Figures, Layer, Phases, Row, Series, Stat, Stats};
+use culeak::analysis::report::shell_word;
 
 use super::parts;
 use crate::document::{Cell, Document, Rows, dim, short_name};
@@ -13,8 +14,8 @@ const INDENTED: usize = 8;
 const NO_FIGURES: &str =
     "times only: what phases held and allocated needs the event log; record with: culeak run --timeline -- PROGRAM";
 
-/// All phases by name, at most `top` lines.
-pub fn page(phases: &Phases, top: Option<usize>) -> Document {
+/// All phases by name, at most `top` lines. `source`: the input as the user named it.
+pub fn page(phases: &Phases, top: Option<usize>, source: &str) -> Document {
     let mut page = Document::default();
     page.line(parts::process(&phases.process));
     if phases.count == 0 {
@@ -63,8 +64,14 @@ pub fn page(phases: &Phases, top: Option<usize>) -> Document {
         false => page.line(NO_FIGURES),
     }
     page.warnings(&phases.warnings);
-    if has_log {
-        page.next("culeak report --view phases:NAME …, for each phase of a name and what it left behind");
+    let left_behind = |row: &&Row| row.figures.first().map_or(0, |stats| stats.left_behind.max);
+    if let Some(row) = phases.rows.iter().rev().max_by_key(left_behind).filter(|_| has_log) {
+        let view = format!("phases:{}", row.name);
+        page.next(format!(
+            "culeak report {} --view {}",
+            shell_word(source),
+            shell_word(&view)
+        ));
     }
     page
 }
@@ -91,12 +98,14 @@ fn name(name: &str, domain: Option<&str>) -> String {
     domain.map_or_else(|| name.to_owned(), |domain| format!("{domain}:{name}"))
 }
 
-/// Each phase of a name, at most `top`, and what it left behind.
+/// Each phase of a name, at most `top`, and what it left behind: most first.
 pub fn page_of_chosen(phases: &Phases, top: Option<usize>) -> Document {
     let mut page = Document::default();
     page.line(parts::process(&phases.process));
-    let all = &phases.chosen;
-    let shown = &all[..all.len().min(top.unwrap_or(usize::MAX))];
+    let mut shown: Vec<&Chosen> = phases.chosen.iter().collect();
+    shown.sort_by_key(|chosen| std::cmp::Reverse(chosen.figures.first().map(|figures| figures.left_behind.bytes)));
+    shown.truncate(top.unwrap_or(usize::MAX));
+    let hidden = phases.chosen.len() - shown.len();
     let lasted = |chosen: &&Chosen| match chosen.end_ns {
         Some(end) => Cell::Time(end - chosen.begin_ns),
         None => Cell::Number("not ended".to_owned()),
@@ -106,12 +115,12 @@ pub fn page_of_chosen(phases: &Phases, top: Option<usize>) -> Document {
         .column("phase", |chosen| chosen_name(chosen))
         .flexible()
         .column("begin", |chosen| {
-            Cell::Number(format!("{:.3}s", chosen.begin_ns as f64 / 1e9))
+            Cell::Number(format!("{:.6}s", chosen.begin_ns as f64 / 1e9))
         })
         .column("time", lasted)
         .expendable(1);
     page.table(figures(rows, phases.log.is_some(), figure).below(|chosen, page| left_behind(chosen, page)));
-    page.more(all.len() - shown.len(), "phase", "; --top 0 shows all");
+    page.more(hidden, "phase", "; --top 0 shows all");
     match phases.log {
         Some(_) => series(phases, &mut page),
         None => page.line(NO_FIGURES),

@@ -5,7 +5,7 @@ use culeak::analysis::tally::Tally;
 use culeak::analysis::trend::{
     Against, Class, Classes, DeviceTrend, Evidence, Measure, Point, ProcessSpan, Row, Trend,
 };
-use culeak::analysis::words::{of_kind, quoted};
+use culeak::analysis::words::{mean_of_kind, of_kind, quoted};
 
 use super::{parts, units};
 use crate::document::{
@@ -132,9 +132,16 @@ pub fn style(class: Class) -> Style {
 
 /// The growth of a device's memory, if it grows.
 fn growth(device: &DeviceTrend, against: Against) -> Option<String> {
-    if device.pace <= 0.0 {
-        return None;
-    }
+    let pace = |pace: f64| format!("growing by {} per {}", units::bytes(pace as u64), against.unit());
+    let pace = match (device.pace > 0.0, device.pace_until_exit > 0.0) {
+        (false, false) => return None,
+        (true, false) => pace(device.pace),
+        (false, true) => format!("{}, which was freed only at exit", pace(device.pace_until_exit)),
+        (true, true) => {
+            let freed = units::bytes(device.pace_until_exit as u64);
+            format!("{}, and {freed} that was freed only at exit", pace(device.pace))
+        }
+    };
     let used = match (device.used_bytes, device.total_bytes) {
         (Some(used), Some(total)) => format!(", {} of {} used", units::bytes(used), units::bytes(total)),
         _ => String::new(),
@@ -142,9 +149,8 @@ fn growth(device: &DeviceTrend, against: Against) -> Option<String> {
     let full = device
         .full_after
         .map(|after| format!(", full in {}", against.span(after)));
-    let pace = format!("{} per {}", units::bytes(device.pace as u64), against.unit());
     let (name, full) = (Escaped(&device.name), full.unwrap_or_default());
-    Some(format!("{}  {name}{used}: growing by {pace}{full}", device.label))
+    Some(format!("{}  {name}{used}: {pace}{full}", device.label))
 }
 
 /// `1 GiB → 2 GiB`; `12 → 40 executable graphs` of objects. `about`: in front of each size.
@@ -214,15 +220,20 @@ fn details(row: &Row, trend: &Trend, page: &mut Document) {
     if row.site.object.is_none() {
         page.chart(chart("bytes", &row.series.bytes, false, trend));
     }
-    page.chart(chart("blocks", &row.series.counts, true, trend));
+    let things = row.site.object.unwrap_or("blocks");
+    page.chart(chart(things, &row.series.counts, true, trend));
     let range = |evidence: &Evidence, words: fn(u64) -> String| {
         let (first, last) = (words(evidence.first), words(evidence.last));
         let (least, most) = (words(evidence.least), words(evidence.most));
         format!("first {first}, last {last}, between {least} and {most}")
     };
+    let is_memory = row.site.object.is_none();
+    page.fields(is_memory.then(|| ("bytes", range(&row.bytes, units::bytes))));
     page.fields([
-        ("bytes", range(&row.bytes, units::bytes)),
-        ("blocks", range(&row.count, units::count)),
+        (
+            if is_memory { "blocks" } else { "number" },
+            range(&row.count, units::count),
+        ),
         ("evidence", numbers(row, judged(row).0, trend.against)),
         ("kind", row.site.kinds.join(", ")),
     ]);
@@ -274,7 +285,10 @@ fn with_short_name(row: &Row) -> String {
 fn numbers(row: &Row, evidence: &Evidence, against: Against) -> String {
     let (steps, unit) = (evidence.steps, against.unit());
     let pace = match row.site.object {
-        Some(_) => format!("{:+.1} per {unit}", row.count.pace),
+        Some(kind) => {
+            let sign = if row.count.pace < 0.0 { '-' } else { '+' };
+            format!("{sign}{} per {unit}", mean_of_kind(row.count.pace.abs(), Some(kind)))
+        }
         None => format!("{} per {unit}", units::signed_bytes(row.bytes.pace as i128)),
     };
     let steps = format!("{} up, {} down, {} same", steps.up, steps.down, steps.same);
@@ -323,4 +337,33 @@ fn ends(trend: &Trend) -> Option<(&str, &str)> {
     let (first, last) = (sources.next()?, sources.next_back()?);
     let lasts = |source: &str| source != "-" && !source.bytes().all(|byte| byte.is_ascii_digit());
     (first != last && lasts(first) && lasts(last)).then_some((first, last))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_growth_of_a_device_includes_what_is_freed_only_at_exit() {
+        let growth = |pace: f64, pace_until_exit: f64| {
+            let device = DeviceTrend {
+                label: "GPU 0".to_owned(),
+                name: "H200".to_owned(),
+                pace: pace * f64::from(1 << 20),
+                pace_until_exit: pace_until_exit * f64::from(1 << 20),
+                ..DeviceTrend::default()
+            };
+            growth(&device, Against::Marks).unwrap_or_default()
+        };
+        assert_eq!(growth(0.0, 0.0), "");
+        assert_eq!(growth(2.0, 0.0), "GPU 0  H200: growing by 2 MiB per mark");
+        assert_eq!(
+            growth(2.0, 54.5),
+            "GPU 0  H200: growing by 2 MiB per mark, and 54.5 MiB that was freed only at exit"
+        );
+        assert_eq!(
+            growth(0.0, 54.5),
+            "GPU 0  H200: growing by 54.5 MiB per mark, which was freed only at exit"
+        );
+    }
 }

@@ -328,6 +328,9 @@ fn display_and_symbols_have_defaults() {
     );
     let verbose = |more: &[&str]| stderr(&inside, &[&report[..], &["--verbose"], more].concat());
     assert!(verbose(&[]).contains("also in ../debug"), "{}", verbose(&[]));
+    let note = "debug-dirs of the config file: ../debug: no such folder";
+    assert!(verbose(&[]).contains(note), "{}", verbose(&[]));
+    fs::create_dir(inside.join("other")).expect("made");
     let replaced = verbose(&["--debug-dir", "other"]);
     assert!(
         replaced.contains("also in other") && !replaced.contains("../debug"),

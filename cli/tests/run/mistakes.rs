@@ -154,10 +154,7 @@ fn a_wrong_size_or_time_is_reported_with_what_is_expected() {
             ["trend", "x", "--every", "3w"],
             "unknown unit \"w\"; use ms, s, m, h or d",
         ),
-        (
-            ["export", "x", "--kind", "tape"],
-            "[possible values: device, pitched, array",
-        ),
+        (["export", "x", "--kind", "tape"], "--kind tape: no such value; "),
     ] {
         let folder = folder();
         let output = culeak(folder.path()).args(words).output().expect("culeak starts");

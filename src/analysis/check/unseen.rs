@@ -37,6 +37,9 @@ pub struct Unseen {
     pub next: String,
     /// The rest can be judged, which `--allow-losses` accepts.
     pub acceptable: bool,
+    /// It lies beside the inputs, so it is about none of several processes that are judged.
+    #[serde(skip)]
+    pub beside: bool,
 }
 
 impl Unseen {
@@ -47,7 +50,14 @@ impl Unseen {
             what: what.into(),
             next: next.into(),
             acceptable: true,
+            beside: false,
         }
+    }
+
+    /// The same, of what lies beside the inputs.
+    #[must_use]
+    pub fn beside(self) -> Unseen {
+        Unseen { beside: true, ..self }
     }
 
     /// All that the rule speaks of, so that there is nothing to judge.

@@ -32,6 +32,9 @@ pub struct Site {
     pub fingerprint: Fingerprint,
     /// The shown frames of one of its stacks, innermost first.
     pub stack: Vec<SiteFrame>,
+    /// The number of its nearest callers, wrappers aside, that all of its stacks share; `None` if they share all.
+    #[serde(skip)]
+    pub parts_after: Option<usize>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -98,6 +101,24 @@ impl Site {
             object: None,
             fingerprint: stack.site_fingerprint,
             stack: frames.collect(),
+            parts_after: None,
         }
+    }
+
+    /// The frames that called the call site, innermost first.
+    pub fn callers(&self) -> impl Iterator<Item = &SiteFrame> {
+        self.stack.iter().skip_while(|frame| !frame.site).skip(1)
+    }
+
+    /// Where the stacks part of this site and of the same one in another snapshot.
+    pub(crate) fn join_callers(&mut self, other: &Site) {
+        let callers = |site: &Site| -> Vec<SiteFrame> {
+            let callers = site.callers().filter(|frame| frame.role != Role::Wrapper);
+            callers.cloned().collect()
+        };
+        let (own, others) = (callers(self), callers(other));
+        let shared = own.iter().zip(&others).take_while(|(a, b)| a == b).count();
+        let parts = (own != others).then_some(shared);
+        self.parts_after = [self.parts_after, other.parts_after, parts].into_iter().flatten().min();
     }
 }

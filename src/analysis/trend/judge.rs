@@ -24,6 +24,8 @@ pub const POINTS_NEEDED: usize = 8;
 const CHANCE: f64 = 0.008;
 /// Longer series are thinned out, because the number of pairs of points is quadratic.
 const POINTS_COMPARED: usize = 200;
+/// So many points after growth do not show that it ended.
+const PAUSE: usize = 2;
 /// Growth has slowed or stopped if the slope after a bend is below this fraction of the slope before it.
 const SLOWED: f64 = 0.5;
 const STOPPED: f64 = 0.1;
@@ -78,7 +80,7 @@ pub struct Judgement {
     /// The probability that a series without trend rises as consistently.
     pub chance: f64,
     pub steps: Steps,
-    /// Growing: the point at which growth began. Bounded: the point at which it stopped.
+    /// Growing: the point at which growth began. Bounded: the point at which it stopped; too few, if few points follow.
     pub since: Option<usize>,
     /// Periodic: in the units of the pace.
     pub period: Option<f64>,
@@ -86,6 +88,30 @@ pub struct Judgement {
 
 /// Judges a series; `xs` ascend.
 pub fn judge(xs: &[f64], ys: &[f64]) -> Judgement {
+    let mut judgement = classified(xs, ys);
+    let may_go_on = !matches!(judgement.class, Class::Growing | Class::TooFew | Class::Shrinking);
+    if may_go_on && let Some(at) = (1..=PAUSE).find_map(|pause| grew_before(pause, xs, ys)) {
+        (judgement.class, judgement.confidence, judgement.since) = (Class::TooFew, 0.0, Some(at));
+    }
+    judgement
+}
+
+/// The last point before `pause` points, if the series grew until then, and these neither rise nor fall: a pause, or its end.
+fn grew_before(pause: usize, xs: &[f64], ys: &[f64]) -> Option<usize> {
+    let (grown, paused) = ys.split_at(ys.len() - pause);
+    let (before, top) = (grown[grown.len() - 2], grown[grown.len() - 1]);
+    let band = 0.05 * (quantile(ys, 1.0) - quantile(ys, 0.0));
+    let moves = steps(grown);
+    let stays = top > before && paused.iter().all(|&y| y <= top && y >= top - band);
+    let grew = || match grown.len() < POINTS_NEEDED {
+        true => moves.down == 0 && 2 * moves.up > ys.len(),
+        false => moves.up > moves.down && classified(&xs[..grown.len()], grown).class == Class::Growing,
+    };
+    (stays && grew()).then_some(grown.len() - 1)
+}
+
+/// The class by all points.
+fn classified(xs: &[f64], ys: &[f64]) -> Judgement {
     // Of the zeros before the site appeared, only the last one counts.
     let absent = ys.iter().take_while(|&&y| y == 0.0).count();
     let start = if absent == ys.len() {
@@ -240,9 +266,13 @@ impl Series {
         match self.bend() {
             Some(bend) if bend.before > 0.0 && bend.stopped() && !self.climbs_behind(&bend) => {
                 judgement.class = Class::GrewThenBounded;
+                judgement.confidence = (1.0 - judgement.chance) * bend.r_squared;
                 judgement.since = Some(bend.at);
             }
-            Some(bend) if bend.before > 0.0 && bend.after < bend.before * SLOWED => judgement.class = Class::Slowing,
+            Some(bend) if bend.before > 0.0 && bend.after < bend.before * SLOWED => {
+                judgement.class = Class::Slowing;
+                judgement.confidence = (1.0 - judgement.chance) * bend.r_squared;
+            }
             Some(bend) if bend.before < bend.after * STOPPED => judgement.since = Some(bend.at),
             _ => {}
         }

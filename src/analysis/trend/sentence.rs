@@ -1,7 +1,7 @@
 //! A row as one sentence: how the site changes, how fast, on what evidence, and when the device is full.
 
 use super::{Against, Class, Evidence, Measure, POINTS_NEEDED, Point, Row};
-use crate::analysis::words::{bytes, count, duration, of_kind, plural};
+use crate::analysis::words::{bytes, duration, mean_of_kind, of_kind, plural};
 
 const NS_PER_HOUR: f64 = 3_600e9;
 
@@ -72,7 +72,9 @@ pub(super) fn sentence(row: &Row, points: &[Point], against: Against) -> String 
             } else {
                 "the snapshots since it appeared are".to_owned()
             };
-            if against == Against::Marks && most_points_of_a_process(points) >= POINTS_NEEDED {
+            if evidence.since.is_some() {
+                format!("{who} {moved}; the snapshots since it stopped are too few to judge")
+            } else if against == Against::Marks && most_points_of_a_process(points) >= POINTS_NEEDED {
                 format!("{who} {moved}; too few marks were set between the snapshots to judge")
             } else {
                 format!("{who} {moved}; {few} too few to judge; at least {POINTS_NEEDED} are needed")
@@ -137,15 +139,10 @@ fn pace(row: &Row, against: Against) -> String {
     match row.judged_by {
         Measure::Bytes => format!("about {} {unit}", size(&row.bytes)),
         Measure::Count => {
-            let blocks = row.count.pace.max(0.0);
-            let blocks = if blocks < 10.0 {
-                format!("{blocks:.1}")
-            } else {
-                count(blocks as u64)
-            };
+            let things = mean_of_kind(row.count.pace.max(0.0), row.site.object);
             match row.site.object {
-                Some(kind) => format!("about {blocks} {kind} {unit}"),
-                None => format!("about {blocks} blocks {unit} ({})", size(&row.bytes)),
+                Some(_) => format!("about {things} {unit}"),
+                None => format!("about {things} {unit} ({})", size(&row.bytes)),
             }
         }
     }

@@ -301,7 +301,8 @@ fn of_all_processes(series: &[u64], segments: &[Segment], points: &[Point], agai
     let rises_late = judged.clone().any(|(_, evidence)| {
         let Steps { up, down, same } = evidence.steps;
         let has_points = up + down + same + 1 >= POINTS_NEEDED;
-        evidence.class == Class::TooFew && has_points && up > 1 && down == 0
+        let rises = up > 1 && down == 0 || evidence.since.is_some();
+        evidence.class == Class::TooFew && has_points && rises
     });
     let classes: Vec<Class> = judged.map(|(_, evidence)| evidence.class).collect();
     let rank = |of: &(usize, Evidence)| (of.0 >= POINTS_NEEDED && of.1.class.is_growth(), of.0);
@@ -387,14 +388,17 @@ impl DeviceTrend {
     }
 
     fn with_pace_of(self, rows: &[Row]) -> DeviceTrend {
-        let growing = rows
-            .iter()
-            .filter(|row| row.class == Class::Growing && row.device.as_ref() == Some(&self.label));
-        // The sum of no floating-point numbers is -0.0.
-        let pace = growing.map(|row| row.bytes.pace).fold(0.0, |sum, pace| sum + pace);
+        let pace_of = |class: Class| {
+            let of_class = |row: &&Row| row.class == class && row.device.as_ref() == Some(&self.label);
+            let paces = rows.iter().filter(of_class).map(|row| row.bytes.pace);
+            // The sum of no floating-point numbers is -0.0.
+            paces.fold(0.0, |sum, pace| sum + pace)
+        };
+        let (pace, pace_until_exit) = (pace_of(Class::Growing), pace_of(Class::FreedOnlyAtExit));
         DeviceTrend {
             pace,
-            full_after: self.after(pace),
+            pace_until_exit,
+            full_after: self.after(pace + pace_until_exit),
             ..self
         }
     }

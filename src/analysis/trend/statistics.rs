@@ -198,12 +198,15 @@ pub struct Bend {
     pub after_deviations: f64,
     /// F ratio of two lines against one.
     pub gain: f64,
+    /// The fraction of the variance that the two lines explain, 0 to 1.
+    pub r_squared: f64,
 }
 
 /// The least-squares fit over all bends that leave `margin` points on both sides.
 pub fn bend(xs: &[f64], ys: &[f64], margin: usize) -> Option<Bend> {
     let count = xs.len();
     let straight = squares_left(&fit(xs, ys, None)?, xs, ys, None);
+    let all = squares_around_mean(ys);
     let mut best: Option<(f64, Bend)> = None;
     for at in margin..count.saturating_sub(margin) {
         let Some(fitted) = fit(xs, ys, Some(xs[at])) else {
@@ -235,6 +238,7 @@ pub fn bend(xs: &[f64], ys: &[f64], margin: usize) -> Option<Bend> {
                 after,
                 after_deviations,
                 gain,
+                r_squared: if all > 0.0 { (1.0 - left / all).max(0.0) } else { 1.0 },
             },
         ));
     }

@@ -40,6 +40,7 @@ fn summaries_of(values: &[(u64, u64)], times: &[u64]) -> Vec<Summary> {
             object: None,
             fingerprint: Fingerprint(7),
             stack: Vec::new(),
+            parts_after: None,
         };
         let row = crate::facts::Row {
             tally: Tally { bytes, count },

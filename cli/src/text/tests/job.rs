@@ -1,6 +1,6 @@
 //! Golden texts of jobs.
 
-use culeak::analysis::check::{Outcome, Rules, verdict};
+use culeak::analysis::check::{Outcome, Rules, Unseen, verdict};
 use culeak::analysis::job::sites::{Keys, ProcessSums, Sites};
 use culeak::analysis::job::{Job, JobReport, Options, Unreadable};
 use culeak::snapshot::Snapshot;
@@ -157,4 +157,34 @@ fn verdicts_of_many_name_ranks_only_if_they_differ_and_show_warnings_of_those_th
     assert_eq!(lines.next(), Some("  failed: rank 7"));
     // Two jobs of six ranks.
     assert!(shown(6).contains("  failed: runs/x.culeak\n"), "{}", shown(6));
+}
+
+#[test]
+fn a_rank_without_a_recording_is_said_once_and_of_no_other_rank() {
+    let report = report(2, &Options::default(), |_, snapshot| {
+        snapshot.process.ranks.insert("WORLD_SIZE".to_owned(), "3".to_owned());
+    });
+    let text = shown(&report, None);
+    assert!(
+        text.contains("not recorded in full: rank 2 of 3 has no recording here; name all"),
+        "{text}"
+    );
+    let snapshots = [leaky(), leaky()];
+    let rules = Rules::default();
+    let mut verdicts: Vec<_> = snapshots.iter().map(|of| ("x.culeak", verdict(of, &rules))).collect();
+    for (_, verdict) in &mut verdicts {
+        verdict.breaches.clear();
+        verdict.unseen.clear();
+        verdict.lacks([]);
+    }
+    verdicts[0]
+        .1
+        .lacks([Unseen::part("", "rank 2 of 3 has no recording here", "name it").beside()]);
+    let text = plain(|out| check::page_of(&verdicts).text(out));
+    let lines: Vec<&str> = text
+        .lines()
+        .filter(|line| line.contains("rank") || line.contains("no verdict: x"))
+        .collect();
+    let sentence = "  cannot be judged: rank 2 of 3 has no recording here; name it, or accept it with --allow-losses";
+    assert_eq!(lines, [sentence], "{text}");
 }

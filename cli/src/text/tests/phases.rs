@@ -69,7 +69,7 @@ fn tables(timeline: Option<&Timeline>, snapshot: &Snapshot) -> String {
     };
     plain(|out| {
         wrap::lines(out, |out| {
-            text::phases::page(&Phases::of(snapshot, timeline, &of(None)), Some(20)).text(out)?;
+            text::phases::page(&Phases::of(snapshot, timeline, &of(None)), Some(20), "train.culeak").text(out)?;
             writeln!(out)?;
             text::phases::page_of_chosen(&Phases::of(snapshot, timeline, &of(Some("step"))), Some(4)).text(out)
         })

@@ -39,7 +39,7 @@ fn a_site_that_rises_since_it_appeared_late_is_not_judged() {
     let rises = late(&[10, 20, 30, 40]);
     assert!(
         rises.len() == 1
-            && rises[0].contains("1 call site appeared too late to judge")
+            && rises[0].contains("1 call site appeared or stopped growing too late to judge")
             && rises[0].contains("(step train.py:212)"),
         "{rises:?}"
     );
@@ -57,7 +57,7 @@ fn a_site_that_rises_late_in_a_process_that_is_not_shown_is_not_judged() {
     };
     let rises = late(&[10, 20, 30, 40]);
     assert!(
-        rises.len() == 1 && rises[0].contains("1 call site appeared too late to judge"),
+        rises.len() == 1 && rises[0].contains("1 call site appeared or stopped growing too late to judge"),
         "{rises:?}"
     );
     assert_eq!(late(&[10, 40, 30, 20]), [""; 0]);
@@ -136,4 +136,52 @@ fn losses_objects_and_pools_that_are_not_known_are_said() {
         unjudged.len() == 1 && unjudged[0].starts_with("8 MiB in CuPy's pool: "),
         "{unjudged:?}"
     );
+}
+
+/// Growth per snapshot, then a pause with one or two more: no bound was seen, however long the pause.
+#[test]
+fn a_pause_after_growth_does_not_show_a_bound() {
+    let wrong = |floor: u64, growing: u64, idle: u64, pause: u64| {
+        let values: Vec<(u64, u64)> = (1..=growing + idle)
+            .map(|nth| ((floor + 8 * nth.min(growing)) * MIB, nth.min(growing)))
+            .collect();
+        let times: Vec<u64> = (1..=growing + idle)
+            .map(|nth| (nth + pause * nth.saturating_sub(growing)) * SECOND)
+            .collect();
+        let trend = trend_of(summaries_of(&values, &times));
+        let row = &trend.rows[0];
+        let is_said = trend
+            .unjudged
+            .iter()
+            .any(|said| said.contains("stopped growing too late"));
+        let passes = !row.class.is_growth() && !is_said;
+        passes.then(|| {
+            format!(
+                "{growing} + {idle} from {floor}, {pause}: {} {:.3}",
+                row.class.name(),
+                row.confidence
+            )
+        })
+    };
+    let mut all = Vec::new();
+    for (floor, growing) in [0, 100, 1000]
+        .iter()
+        .flat_map(|floor| (7..30).map(move |growing| (*floor, growing)))
+    {
+        for (idle, pause) in [(1, 0), (1, 5), (1, 1000), (2, 0), (2, 50), (2, 1000)] {
+            all.extend(wrong(floor, growing, idle, pause));
+        }
+    }
+    assert_eq!(all, [""; 0]);
+    // Four snapshots at its bound, and one after memory was freed, show an end.
+    let cache: Vec<u64> = (0..20).map(|nth| 8 * nth.min(16)).collect();
+    let freed: Vec<u64> = (0..20).map(|nth| 8 * (nth % 19)).collect();
+    for values in [cache, freed] {
+        let trend = trend_of(minutes(&values));
+        assert_eq!(
+            (trend.rows[0].class == Class::TooFew, &trend.unjudged[..]),
+            (false, &[][..]),
+            "{values:?}"
+        );
+    }
 }
