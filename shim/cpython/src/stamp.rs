@@ -88,7 +88,7 @@ fn table_digest(interpreter: &Interpreter, memory: &mut impl Memory, address: u6
         _ if length <= most => add([length, start], 8, length - 8),
         // A view begins at a multiple of eight.
         _ => {
-            let middle = add([length, start], length / 2 & !7, part)?;
+            let middle = add([length, start], (length / 2) & !7, part)?;
             add(middle, (length - part) & !7, part)
         }
     }

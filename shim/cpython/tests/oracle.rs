@@ -271,7 +271,7 @@ fn boundaries_lie_in_native_frames_of_the_interpreter() {
 #[test]
 fn a_code_object_at_the_address_of_another_is_distinguished() {
     for python in recorded() {
-        let mut known: HashMap<(u64, u64), (Vec<u8>, Vec<u8>, Vec<u8>)> = HashMap::new();
+        let mut known: HashMap<(u64, u64), [Vec<u8>; 3]> = HashMap::new();
         let mut at: HashMap<u64, Vec<u8>> = HashMap::new();
         let (mut reused, mut wrong, mut functions) = (0, 0, 0);
         for line in lines(python, "generated.py", &["4000"], &[]) {
@@ -281,7 +281,7 @@ fn a_code_object_at_the_address_of_another_is_distinguished() {
             for (((file, function, _), table), identity) in frames.zip(walked.identities) {
                 let before = at.insert(identity.0, function.clone());
                 reused += u32::from(before.is_some_and(|before| before != function));
-                let described = (file, function, table);
+                let described = [file, function, table];
                 let first = known.entry(identity).or_insert_with(|| described.clone());
                 wrong += u32::from(*first != described);
             }
