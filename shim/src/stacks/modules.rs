@@ -11,17 +11,21 @@ use culeak::system::{Scratch, Uncancelled};
 
 /// The row and load bias of the module that contains an address.
 pub fn module_of(recording: &Recording, address: u64, ask_loader: bool) -> Option<(u32, u64)> {
-    if !ask_loader {
-        if let Some(known) = recording.loaded_module_at(address) {
-            return Some(known);
+    if !ask_loader && let Some(known) = recording.loaded_module_at(address) {
+        return Some(known);
+    }
+    unknown(recording, address, ask_loader)
+}
+
+#[cold]
+#[inline(never)]
+fn unknown(recording: &Recording, address: u64, ask_loader: bool) -> Option<(u32, u64)> {
+    // A stack without modules is not stored either if the disk is full, so each event would identify them again.
+    if !ask_loader && !recording.has_room_for_module() {
+        if python::is_absent() {
+            loader::find_containing(address, note_interpreter);
         }
-        // A stack without modules is not stored either if the disk is full, so each event would identify them again.
-        if !recording.has_room_for_module() {
-            if python::is_absent() {
-                loader::find_containing(address, note_interpreter);
-            }
-            return None;
-        }
+        return None;
     }
     identify(recording, address)
 }
