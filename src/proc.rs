@@ -190,6 +190,8 @@ pub struct Stat {
     /// `R`: it runs; `Z`, `X`: it has ended.
     pub state: char,
     pub parent: u32,
+    /// `PF_…` of the kernel.
+    pub flags: u32,
     /// When it started, in clock ticks since boot.
     pub start_ticks: u64,
 }
@@ -203,7 +205,8 @@ pub fn stat(folder: impl AsRef<Path>) -> Option<Stat> {
     Some(Stat {
         state: fields.next()?.chars().next()?,
         parent: fields.next()?.parse().ok()?,
-        start_ticks: fields.nth(17)?.parse().ok()?,
+        flags: fields.nth(4)?.parse().ok()?,
+        start_ticks: fields.nth(12)?.parse().ok()?,
     })
 }
 

@@ -7,7 +7,7 @@
 
 use std::cell::Cell;
 use std::fmt::Display;
-use std::io::{IsTerminal, stderr};
+use std::io::{IsTerminal, Write, stderr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -129,7 +129,8 @@ static IS_DRAWN: AtomicBool = AtomicBool::new(false);
 /// Removes the bar from the terminal until it is drawn again.
 fn clear() {
     if IS_DRAWN.swap(false, Relaxed) {
-        eprint!("\r\x1b[2K");
+        // The terminal may be gone.
+        let _ = write!(stderr(), "\r\x1b[2K");
     }
 }
 
@@ -150,7 +151,7 @@ impl Bar {
         };
         let line = format!("{:20} {} {numbers}", self.what, bar(done, total));
         let columns = terminal_size_of(stderr()).map_or(80, |(Width(columns), _)| usize::from(columns));
-        eprint!("\r\x1b[2K{}", first(&line, columns.saturating_sub(1)));
+        let _ = write!(stderr(), "\r\x1b[2K{}", first(&line, columns.saturating_sub(1)));
         IS_DRAWN.store(true, Relaxed);
     }
 }

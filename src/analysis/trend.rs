@@ -285,7 +285,6 @@ pub struct DeviceTrend {
     /// Of all growing call sites together, per unit.
     pub pace: f64,
     /// Of those together that grew and were freed only at exit, per unit.
-    #[serde(skip)]
     pub pace_until_exit: f64,
     /// Units until the device is full at both paces.
     pub full_after: Option<f64>,

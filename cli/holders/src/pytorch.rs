@@ -25,6 +25,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use crate::budget::{Deadline, UNFINISHED};
+use crate::copy::selection::is_special;
 use crate::modules::exported_of_loaded;
 use crate::modules::headers::word;
 use crate::source::{Region, Source, regions_of};
@@ -133,7 +134,10 @@ pub fn live_blocks(source: &dyn Source, mut deadline: Deadline) -> Result<Option
                 "PyTorch's allocator in it has a layout that is not understood ({LIBRARY}: another backend than the native one, or an \
                  unknown version)"
             );
-            return by_class(source, &regions, deadline, why).map(Some);
+            let found = by_class(source, &regions, deadline, why.clone())?;
+            return found
+                .map(Some)
+                .ok_or_else(|| format!("{why}, and no tensor of it has memory on a GPU"));
         };
         all = Some(match all {
             None => found,
@@ -141,24 +145,33 @@ pub fn live_blocks(source: &dyn Source, mut deadline: Deadline) -> Result<Option
         });
     }
     // Without caching, each tensor has memory of the driver.
-    let of_driver = all.as_ref().filter(|found| found.blocks.is_empty()).and_then(|_| {
+    let of_driver = all.as_ref().filter(|found| found.blocks.is_empty()).map(|_| {
         let why =
             "PyTorch's allocator in it has given out no block, as with PYTORCH_NO_CUDA_MEMORY_CACHING=1".to_owned();
-        by_class(source, &regions, deadline, why).ok()
+        by_class(source, &regions, deadline, why)
     });
-    Ok(of_driver.or(all))
+    Ok(of_driver.transpose()?.flatten().or(all))
 }
 
-fn by_class(source: &dyn Source, regions: &[Region], deadline: Deadline, why: String) -> Result<LiveBlocks, String> {
-    match storages::storages(source, regions, deadline) {
-        Ok(blocks) if !blocks.is_empty() => Ok(LiveBlocks {
-            blocks,
-            by_class: Some(why),
-            ..LiveBlocks::default()
-        }),
-        Ok(_) => Err(format!("{why}, and no tensor of it has memory on a GPU")),
-        Err(unread) => Err(format!("{why}; {unread}")),
-    }
+/// The memory of tensors by their class; `None`: no tensor has any on a GPU.
+fn by_class(
+    source: &dyn Source,
+    regions: &[Region],
+    deadline: Deadline,
+    why: String,
+) -> Result<Option<LiveBlocks>, String> {
+    let blocks = storages::storages(source, regions, deadline).map_err(|unread| format!("{why}; {unread}"))?;
+    Ok((!blocks.is_empty()).then(|| LiveBlocks {
+        blocks,
+        by_class: Some(why),
+        ..LiveBlocks::default()
+    }))
+}
+
+/// Whether a mapping is the begin of a library: other files are data, and to read a device asks its driver.
+fn is_library(first: &Region, regions: &[Region]) -> bool {
+    let is_code = |region: &Region| region.executable && region.name == first.name;
+    first.is_start_of_file() && !first.shared && !is_special(first) && regions.iter().any(is_code)
 }
 
 /// The first that is complete, else the last of the most complete ones.
@@ -180,7 +193,7 @@ fn best(looks: impl Iterator<Item = Option<LiveBlocks>>) -> Option<LiveBlocks> {
 /// The allocators in use, by their symbol: the library may have another name, and the process copies of it.
 fn allocators(source: &dyn Source, regions: &[Region], mut deadline: Deadline) -> Result<Vec<u64>, String> {
     let (mut found, mut unread) = (Vec::new(), None);
-    for first in regions.iter().filter(|region| region.is_start_of_file()) {
+    for first in regions.iter().filter(|region| is_library(region, regions)) {
         if deadline.is_over() {
             return Err(format!("the files that are mapped in it: {UNFINISHED}"));
         }

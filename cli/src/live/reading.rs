@@ -90,7 +90,8 @@ impl Reading {
         let at_ns = snapshot.taken.at_ns;
         let used = |ordinal: i32| {
             let mut devices = snapshot.usage.iter().flat_map(|usage| &usage.devices);
-            let used = devices.find(|used| snapshot.devices[used.device].ordinal == ordinal);
+            let used = devices
+                .find(|used| (snapshot.devices.get(used.device)).is_some_and(|device| device.ordinal == ordinal));
             used.map(|used| [used.used_bytes, used.total_bytes])
         };
         let devices = report.devices.iter().map(|device| Device {

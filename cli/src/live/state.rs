@@ -241,8 +241,11 @@ impl State {
             process.pending = Some(reading);
             return;
         }
+        let recording = reading.recording.clone();
         process.show(reading);
-        self.arrange();
+        if self.process().is_some_and(|process| process.recording == recording) {
+            self.arrange();
+        }
     }
 
     /// Notes that a recording could not be read.

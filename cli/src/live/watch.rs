@@ -13,7 +13,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use culeak::reader::{self, Identity, Pulse, ReadError};
-use culeak::snapshot::{ProcessState, Snapshot, Usage};
+use culeak::snapshot::{Device, ProcessState, Snapshot, Usage};
 
 use super::Message;
 use super::reading::Reading;
@@ -63,7 +63,8 @@ struct Target {
     /// The last reading, if no record was about to change.
     last: Option<(Pulse, Instant, Arc<Reading>)>,
     /// What the driver says of its devices.
-    usage: Option<Usage>,
+    /// The devices that were asked for by their UUIDs, and the answer.
+    usage: Option<(Vec<String>, Usage)>,
     ended: bool,
     /// The process was never recorded: its memory is read, and the rows are holders. When that began.
     unrecorded: Option<(u32, Instant)>,
@@ -92,6 +93,10 @@ pub fn serve(
                 && messages.send(Message::Waiting(search.waiting(source))).is_err()
             {
                 return;
+            }
+            if targets.is_empty() && !found.is_empty() {
+                let text = "reading the recording and the names of its functions …".to_owned();
+                let _ = messages.send(Message::Waiting(text));
             }
             targets.extend(found);
         }
@@ -138,7 +143,7 @@ pub fn once(source: &Source, names: NameArgs) -> Vec<State> {
         if let Message::Reading(reading) = &message
             && let Some((pid, uuids)) = question(reading)
         {
-            target.usage = Some(ask(pid, &uuids));
+            target.usage = Some((uuids.clone(), ask(pid, &uuids)));
             target.last = None;
             message = target.read(&mut names)?;
         }
@@ -231,7 +236,7 @@ impl Names {
 /// it has a thread of its own, and takes at most a twentieth of the time. After a query that fails there is no other.
 #[derive(Default)]
 struct Driver {
-    asking: Option<(PathBuf, Instant, JoinHandle<Usage>)>,
+    asking: Option<(PathBuf, Instant, JoinHandle<(Vec<String>, Usage)>)>,
     /// No query begins before.
     next: Option<Instant>,
     failed: bool,
@@ -243,7 +248,10 @@ impl Driver {
             return;
         }
         if let Some((pid, uuids)) = question(reading) {
-            let asking = thread::spawn(move || ask(pid, &uuids));
+            let asking = thread::spawn(move || {
+                let usage = ask(pid, &uuids);
+                (uuids, usage)
+            });
             self.asking = Some((reading.recording.clone(), Instant::now(), asking));
         }
     }
@@ -255,7 +263,7 @@ impl Driver {
         };
         self.next = Some(Instant::now() + BETWEEN.max(began.elapsed() * 19));
         let usage = asking.join().ok();
-        self.failed = usage.as_ref().is_none_or(|usage| usage.devices.is_empty());
+        self.failed = usage.as_ref().is_none_or(|(_, usage)| usage.devices.is_empty());
         let of_it = |target: &&mut Target| target.recording == recording && target.usage != usage;
         if let Some(target) = targets.iter_mut().find(of_it) {
             (target.usage, target.last) = (usage, None);
@@ -278,6 +286,16 @@ fn ask(pid: u32, uuids: &[String]) -> Usage {
         missing: Some(why),
         ..Usage::default()
     })
+}
+
+/// The answer by places in this list of devices, which may have grown since the driver was asked.
+fn of_devices(devices: &[Device], uuids: &[String], usage: &Usage) -> Usage {
+    let place = |asked: usize| devices.iter().position(|device| uuids.get(asked) == Some(&device.uuid));
+    let mut usage = usage.clone();
+    usage
+        .devices
+        .retain_mut(|of| place(of.device).map(|place| of.device = place).is_some());
+    usage
 }
 
 impl Target {
@@ -350,7 +368,8 @@ impl Target {
         let mut snapshot = reader::read_once(&self.recording)?;
         names.look_up(&mut snapshot, self.root.clone());
         let is_running = snapshot.process.state == ProcessState::Running;
-        snapshot.usage = self.usage.clone().filter(|_| is_running);
+        let usage = self.usage.as_ref().filter(|_| is_running);
+        snapshot.usage = usage.map(|(uuids, usage)| of_devices(&snapshot.devices, uuids, usage));
         let reading = Arc::new(Reading::of(&snapshot, self.recording.clone()));
         // An allocation whose free has begun may be restored, and then the counters are as before.
         let is_settled = snapshot.taken.in_flight == 0 && !reading.finished;

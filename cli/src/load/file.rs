@@ -103,7 +103,12 @@ pub fn read(path: &Path, shown: &str, reader: Reader) -> Result<Snapshot, Failur
     let json = start.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
     if !json && !pickle::is_pickle(start) {
         // The reader of recordings reports what is wrong with any other file.
+        // Its type.
+        const CORE: u8 = 4;
         let mut snapshot = reader(path).map_err(|error| match error {
+            ReadError::Foreign(_) if start.starts_with(b"\x7fELF") && start.get(16) == Some(&CORE) => Failure::new(
+                format!("{shown}: a core file, not a recording; to search it: culeak why --core {shown}"),
+            ),
             ReadError::Foreign(_) if start.starts_with(b"\x7fELF") => Failure::new(format!(
                 "{shown}: a program, not a recording; to run and record it, put -- before it: culeak run -- {shown}"
             )),

@@ -99,7 +99,7 @@ fn wrong_rules_for_categories_are_reported_with_line_and_column() {
         ),
         (
             ["--category", "weights"],
-            "invalid value 'weights' for '--category <CATEGORY>'",
+            "--category weights: no such value; the values are parameters, ",
         ),
         (["--no-builtin-categories", "--view=losses"], "--categories <FILE>"),
     ] {

@@ -93,7 +93,7 @@ fn segments_and_objects_are_refused_with_a_reason_where_they_cannot_be_shown() {
         ),
         (
             &["check", "serving.json", "--allow", "graph-exec=8", "--kind", "segment"],
-            "invalid value 'segment'",
+            "--kind segment: no such value; the values are device, ",
         ),
     ] {
         let refused = output(folder.path(), words);

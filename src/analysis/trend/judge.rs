@@ -90,16 +90,44 @@ pub struct Judgement {
 pub fn judge(xs: &[f64], ys: &[f64]) -> Judgement {
     let mut judgement = classified(xs, ys);
     let may_go_on = !matches!(judgement.class, Class::Growing | Class::TooFew | Class::Shrinking);
-    if may_go_on && let Some(at) = (1..=PAUSE).find_map(|pause| grew_before(pause, xs, ys)) {
+    let start = appears_at(ys);
+    let of_it = |pause| grew_before(pause, &xs[start..], &ys[start..]).map(|at| start + at);
+    let paused = || (1..=PAUSE).find_map(of_it);
+    let may_rise_again = || match judgement.class {
+        Class::Slowing | Class::GrewThenBounded | Class::Periodic | Class::Irregular => last_step(ys),
+        _ => None,
+    };
+    if may_go_on && let Some(at) = paused().or_else(may_rise_again) {
         (judgement.class, judgement.confidence, judgement.since) = (Class::TooFew, 0.0, Some(at));
+        judgement.period = None;
     }
     judgement
 }
 
+/// Of a series that rises in steps and never falls, with points between them that do not change, the point at the last step, unless it has stayed longer since then than between
+/// the others: the next step may be due.
+fn last_step(ys: &[f64]) -> Option<usize> {
+    let least = 0.05 * (quantile(ys, 1.0) - quantile(ys, 0.0));
+    let rises = ys.windows(2).enumerate().filter(|(_, pair)| pair[1] - pair[0] > least);
+    let rises: Vec<usize> = rises.map(|(at, _)| at + 1).collect();
+    let longest = rises.windows(2).map(|pair| pair[1] - pair[0]).max()?;
+    let last = *rises.last()?;
+    let stays = ys.len() - last;
+    (steps(ys).down == 0 && rises.len() >= 3 && longest > PAUSE && 2 * stays <= 3 * longest).then_some(last)
+}
+
+/// The last of the zeros before the site appeared; the others do not count.
+fn appears_at(ys: &[f64]) -> usize {
+    match ys.iter().take_while(|&&y| y == 0.0).count() {
+        absent if absent == ys.len() => 0,
+        absent => absent.saturating_sub(1),
+    }
+}
+
 /// The last point before `pause` points, if the series grew until then, and these neither rise nor fall: a pause, or its end.
 fn grew_before(pause: usize, xs: &[f64], ys: &[f64]) -> Option<usize> {
-    let (grown, paused) = ys.split_at(ys.len() - pause);
-    let (before, top) = (grown[grown.len() - 2], grown[grown.len() - 1]);
+    let (grown, paused) = ys.split_at(ys.len().saturating_sub(pause));
+    let [.., before, top] = *grown else { return None };
     let band = 0.05 * (quantile(ys, 1.0) - quantile(ys, 0.0));
     let moves = steps(grown);
     let stays = top > before && paused.iter().all(|&y| y <= top && y >= top - band);
@@ -112,13 +140,7 @@ fn grew_before(pause: usize, xs: &[f64], ys: &[f64]) -> Option<usize> {
 
 /// The class by all points.
 fn classified(xs: &[f64], ys: &[f64]) -> Judgement {
-    // Of the zeros before the site appeared, only the last one counts.
-    let absent = ys.iter().take_while(|&&y| y == 0.0).count();
-    let start = if absent == ys.len() {
-        0
-    } else {
-        absent.saturating_sub(1)
-    };
+    let start = appears_at(ys);
     let steps = steps(ys);
     let series = Series::of(&xs[start..], &ys[start..]);
     let mut judgement = Judgement {
@@ -146,7 +168,7 @@ fn classified(xs: &[f64], ys: &[f64]) -> Judgement {
         (judgement.class, judgement.confidence) = (Class::Steady, 1.0);
         return judgement;
     }
-    if series.xs.len() < POINTS_NEEDED && absent > 0 {
+    if series.xs.len() < POINTS_NEEDED && ys[0] == 0.0 {
         return judgement;
     }
     series.judge(&mut judgement);

@@ -282,10 +282,8 @@ fn sum_grows(points: &[Point], segments: &[Segment], against: Against) -> bool {
         .iter()
         .any(|value| {
             let series: Vec<u64> = points.iter().map(|point| value(&point.held)).collect();
-            of_all_processes(&series, segments, points, against)
-                .evidence
-                .class
-                .is_growth()
+            let judged = of_all_processes(&series, segments, points, against);
+            judged.evidence.class.is_growth() || judged.rises_late
         })
 }
 

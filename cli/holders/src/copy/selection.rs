@@ -51,7 +51,7 @@ fn headers(source: &dyn Source, region: &Region) -> Option<(Headers, u64)> {
 }
 
 /// Memory of a device, or of the kernel, in which no pointers are searched for.
-pub(super) fn is_special(region: &Region) -> bool {
+pub(crate) fn is_special(region: &Region) -> bool {
     let name = region.name.as_str();
     (name.starts_with("/dev/") && !name.starts_with("/dev/zero"))
         || name.starts_with("[vvar")

@@ -15,7 +15,7 @@ use std::ops::Range;
 use crate::budget::{Budget, Deadline, UNFINISHED};
 use crate::copy::Image;
 use crate::modules::exported_of_loaded;
-use crate::pytorch::LiveBlock;
+use crate::pytorch::{LiveBlock, is_library};
 use crate::source::{Region, Source};
 
 /// The virtual table of the class, which each library that makes storages exports.
@@ -35,7 +35,7 @@ const ADDRESSES: Range<u64> = 0x1000..1 << 47;
 /// Why they cannot be read, as a sentence.
 pub fn storages(source: &dyn Source, regions: &[Region], mut deadline: Deadline) -> Result<Vec<LiveBlock>, String> {
     let mut tables: Vec<u64> = Vec::new();
-    for file in regions.iter().filter(|region| region.is_start_of_file()) {
+    for file in regions.iter().filter(|region| is_library(region, regions)) {
         if deadline.is_over() {
             return Err(format!("the storages of its tensors: {UNFINISHED}"));
         }
@@ -43,7 +43,7 @@ pub fn storages(source: &dyn Source, regions: &[Region], mut deadline: Deadline)
     }
     tables.sort_unstable();
     let (Some(first), Some(last)) = (tables.first(), tables.last()) else {
-        return Ok(Vec::new());
+        return Err("the class of its storages (c10::StorageImpl) was not found".to_owned());
     };
     let copy = Image::take(source, &[]).map_err(|error| error.to_string())?;
     let mut budget = Budget::new(&copy, deadline);

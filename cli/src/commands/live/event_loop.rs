@@ -76,7 +76,8 @@ impl View {
                 let action = self.state.key(key)?;
                 return self.act(action);
             }
-            // Drawing asks for the size, so a resize needs nothing here.
+            // The terminal has dropped what did not fit meanwhile. Drawing asks for the size.
+            Message::Input(Event::Resize(..)) => self.screen.forget(),
             Message::Input(_) => {}
         }
         None

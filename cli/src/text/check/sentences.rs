@@ -124,7 +124,9 @@ pub fn by_class(verdict: &Verdict) -> String {
             let classes: Vec<&str> = verdict.limits.classes.iter().map(|class| is_of(*class)).collect();
             let classes = classes.join(" or ");
             match verdict.outcome {
-                Outcome::NoVerdict => format!("whether memory is {classes} is not known ({held})"),
+                Outcome::NoVerdict if verdict.unseen.iter().any(|unseen| !unseen.beside) => {
+                    format!("whether memory is {classes} is not known ({held})")
+                }
                 _ => format!("nothing is {classes} ({held})"),
             }
         }

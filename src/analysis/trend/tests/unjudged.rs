@@ -141,12 +141,13 @@ fn losses_objects_and_pools_that_are_not_known_are_said() {
 /// Growth per snapshot, then a pause with one or two more: no bound was seen, however long the pause.
 #[test]
 fn a_pause_after_growth_does_not_show_a_bound() {
-    let wrong = |floor: u64, growing: u64, idle: u64, pause: u64| {
-        let values: Vec<(u64, u64)> = (1..=growing + idle)
-            .map(|nth| ((floor + 8 * nth.min(growing)) * MIB, nth.min(growing)))
-            .collect();
-        let times: Vec<u64> = (1..=growing + idle)
-            .map(|nth| (nth + pause * nth.saturating_sub(growing)) * SECOND)
+    let wrong = |absent: u64, floor: u64, growing: u64, idle: u64, pause: u64| {
+        let grown = (1..=growing + idle).map(|nth| nth.min(growing));
+        let grown = grown.map(|nth| ((floor + 8 * nth) * MIB, nth));
+        let values: Vec<(u64, u64)> = std::iter::repeat_n((0, 0), absent as usize).chain(grown).collect();
+        let paused = |nth: u64| pause * nth.saturating_sub(absent + growing);
+        let times: Vec<u64> = (1..=absent + growing + idle)
+            .map(|nth| (nth + paused(nth)) * SECOND)
             .collect();
         let trend = trend_of(summaries_of(&values, &times));
         let row = &trend.rows[0];
@@ -157,20 +158,25 @@ fn a_pause_after_growth_does_not_show_a_bound() {
         let passes = !row.class.is_growth() && !is_said;
         passes.then(|| {
             format!(
-                "{growing} + {idle} from {floor}, {pause}: {} {:.3}",
+                "{absent} + {growing} + {idle} from {floor}, {pause}: {} {:.3}",
                 row.class.name(),
                 row.confidence
             )
         })
     };
     let mut all = Vec::new();
-    for (floor, growing) in [0, 100, 1000]
-        .iter()
-        .flat_map(|floor| (7..30).map(move |growing| (*floor, growing)))
-    {
-        for (idle, pause) in [(1, 0), (1, 5), (1, 1000), (2, 0), (2, 50), (2, 1000)] {
-            all.extend(wrong(floor, growing, idle, pause));
+    for absent in [0, 1, 2, 3, 5, 20] {
+        for (floor, growing) in [0, 100, 1000]
+            .into_iter()
+            .flat_map(|floor| (7..30).map(move |growing| (floor, growing)))
+        {
+            for (idle, pause) in [(1, 0), (1, 5), (1, 1000), (2, 0), (2, 50), (2, 1000)] {
+                all.extend(wrong(absent, floor, growing, idle, pause));
+            }
         }
+    }
+    for growing in [5, 6] {
+        all.extend(wrong(20, 0, growing, 2, 0));
     }
     assert_eq!(all, [""; 0]);
     // Four snapshots at its bound, and one after memory was freed, show an end.
@@ -184,4 +190,27 @@ fn a_pause_after_growth_does_not_show_a_bound() {
             "{values:?}"
         );
     }
+}
+
+/// Rises at equal distances, between which nothing changes: the last of them is no bound, and nothing falls.
+#[test]
+fn growth_in_steps_passes_only_if_it_has_stayed_longer_than_between_them() {
+    let passes = |values: &[u64]| {
+        let trend = trend_of(minutes(values));
+        let is_said = |said: &String| said.contains("stopped growing too late");
+        !trend.rows[0].class.is_growth() && !trend.unjudged.iter().any(is_said)
+    };
+    for (floor, every) in [0, 10, 100]
+        .iter()
+        .flat_map(|floor| (3..20).map(move |every| (floor, every)))
+    {
+        for snapshots in 3 * every + 1..6 * every {
+            let values: Vec<u64> = (0..snapshots).map(|nth| floor + 10 * (nth / every)).collect();
+            assert!(!passes(&values), "{floor}, every {every}th of {snapshots}");
+        }
+    }
+    let ever_later: Vec<u64> = (2..8).flat_map(|nth| vec![10 * nth; nth as usize]).collect();
+    assert!(!passes(&ever_later));
+    let stays: Vec<u64> = (0..40).map(|nth| 10 * (nth / 5).min(3)).collect();
+    assert!(passes(&stays));
 }

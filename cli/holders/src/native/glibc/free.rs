@@ -100,12 +100,14 @@ pub fn remove(copy: &Image, modules: &Modules, pages: &mut Pages, heaps: &Heaps)
 fn remove_emergency_pool(copy: &Image, modules: &Modules, pages: &mut Pages) {
     let has_pool = |(nth, module): &(usize, &Module)| *nth == 0 || module.file_name().starts_with("libstdc++.so");
     let modules = modules.all().iter().enumerate().filter(has_pool);
-    let places = modules.flat_map(|(_, module)| module.globals.iter().flat_map(|globals| globals.clone().step_by(8)));
-    for place in places {
-        let (memory, bytes) = (copy.word(place), copy.word(place + 16));
-        let is_pool = memory != 0
-            && copy.word(place + 8) == memory
-            && is_listed(copy, pages, memory, None)
+    // Only what was copied, which is what the process has written.
+    let words = modules.flat_map(|(_, module)| module.globals.iter().flat_map(|globals| copy.words(globals.clone())));
+    for (place, memory) in words {
+        if memory == 0 || memory % 16 != 0 || copy.word(place + 8) != memory {
+            continue;
+        }
+        let bytes = copy.word(place + 16);
+        let is_pool = is_listed(copy, pages, memory, None)
             && (copy.word(memory), copy.word(memory + 8)) == (bytes, 0)
             && size_of(copy, memory)
                 .checked_sub(bytes)

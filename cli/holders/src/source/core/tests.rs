@@ -275,7 +275,10 @@ fn memory_that_a_core_file_claims_and_does_not_contain_costs_nothing() {
     };
     let found = crate::search(&core, &[block], &crate::Options::default()).expect("searched");
     // The file has no registers, so no thread's stack was found, which might hold the block.
-    assert_eq!((found.search.stopped, found.blocks.len()), (Some(culeak::snapshot::Stop::Stack), 0));
+    assert_eq!(
+        (found.search.stopped, found.blocks.len()),
+        (Some(culeak::snapshot::Stop::Stack), 0)
+    );
 }
 
 #[test]

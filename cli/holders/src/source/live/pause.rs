@@ -62,10 +62,18 @@ impl Drop for Pause {
     }
 }
 
-/// The ids of all threads of a process.
+/// The ids of all threads of a process but those of the kernel, such as workers of io_uring: these have no stack in its memory.
 pub fn ids(pid: u32) -> Vec<u32> {
-    let all = proc::numbers(&format!("/proc/{pid}/task")).into_iter();
-    let mut ids: Vec<u32> = all.flatten().collect();
+    const PF_IO_WORKER: u32 = 0x10;
+    const PF_USER_WORKER: u32 = 0x4000;
+    const PF_KTHREAD: u32 = 0x20_0000;
+    let folder = format!("/proc/{pid}/task");
+    let is_of_kernel = |id: u32| {
+        let stat = proc::stat(format!("{folder}/{id}"));
+        stat.is_some_and(|stat| stat.flags & (PF_IO_WORKER | PF_USER_WORKER | PF_KTHREAD) != 0)
+    };
+    let all = proc::numbers(&folder).into_iter();
+    let mut ids: Vec<u32> = all.flatten().filter(|id| !is_of_kernel(*id)).collect();
     ids.sort_unstable();
     ids
 }
