@@ -55,6 +55,9 @@ impl Source {
 /// Time between two searches for processes.
 const SEARCH: Duration = Duration::from_secs(1);
 
+/// The devices that were asked for by their UUIDs, and the driver's answer.
+type Asked = (Vec<String>, Usage);
+
 #[derive(Default)]
 struct Target {
     recording: PathBuf,
@@ -63,8 +66,7 @@ struct Target {
     /// The last reading, if no record was about to change.
     last: Option<(Pulse, Instant, Arc<Reading>)>,
     /// What the driver says of its devices.
-    /// The devices that were asked for by their UUIDs, and the answer.
-    usage: Option<(Vec<String>, Usage)>,
+    usage: Option<Asked>,
     ended: bool,
     /// The process was never recorded: its memory is read, and the rows are holders. When that began.
     unrecorded: Option<(u32, Instant)>,
@@ -236,7 +238,7 @@ impl Names {
 /// it has a thread of its own, and takes at most a twentieth of the time. After a query that fails there is no other.
 #[derive(Default)]
 struct Driver {
-    asking: Option<(PathBuf, Instant, JoinHandle<(Vec<String>, Usage)>)>,
+    asking: Option<(PathBuf, Instant, JoinHandle<Asked>)>,
     /// No query begins before.
     next: Option<Instant>,
     failed: bool,
