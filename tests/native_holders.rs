@@ -83,12 +83,14 @@ fn expect_classes(profile: &Profile, known: Known) {
         if may_be_heap && path.class == Class::Held && path.possibly {
             continue;
         }
+        // Beside one queue is the memory of another, and where each piece ends is not known.
+        let may_be_another = known == Known::NoChunks && one.name.contains("queue");
         if path.class != one.class {
             wrong.push(format!(
                 "{}: {:?}, expected {:?}: {all}",
                 one.name, path.class, one.class
             ));
-        } else if known != Known::Classes && !(right_root && says(&all, &one.texts)) {
+        } else if known != Known::Classes && !(right_root && (may_be_another || says(&all, &one.texts))) {
             let wanted = format!("{:?} {:?}", one.roots, one.texts);
             wrong.push(format!("{}: {:?} {all}, expected {wanted}", one.name, path.root));
         }
