@@ -83,14 +83,12 @@ fn expect_classes(profile: &Profile, known: Known) {
         if may_be_heap && path.class == Class::Held && path.possibly {
             continue;
         }
-        // Beside one queue is the memory of another, and where each piece ends is not known.
-        let may_be_another = known == Known::NoChunks && one.name.contains("queue");
         if path.class != one.class {
             wrong.push(format!(
                 "{}: {:?}, expected {:?}: {all}",
                 one.name, path.class, one.class
             ));
-        } else if known != Known::Classes && !(right_root && (may_be_another || says(&all, &one.texts))) {
+        } else if known != Known::Classes && !(right_root && says(&all, &one.texts)) {
             let wanted = format!("{:?} {:?}", one.roots, one.texts);
             wrong.push(format!("{}: {:?} {all}, expected {wanted}", one.name, path.root));
         }
@@ -138,7 +136,8 @@ fn in_a_stripped_program_the_classes_are_the_same() {
 fn with_other_allocators_what_is_held_has_the_same_names() {
     for allocator in ["libjemalloc.so.2", "libtcmalloc_minimal.so.4", "libmimalloc.so.2"] {
         let victim = victim().with_preload(Preload::AfterCuleak, installed(allocator));
-        expect_classes(&victim, Known::NoChunks);
+        // The map of a queue is small, and what lies behind it is taken for a part of it.
+        expect_classes(&victim.env("WITHOUT_A_QUEUE", "1"), Known::NoChunks);
     }
 }
 

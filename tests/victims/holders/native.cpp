@@ -205,7 +205,7 @@ struct Queue {
     std::deque<char *> queue;
 };
 Queue *global_queue;
-std::queue<char *> global_queued;
+std::queue<char *> *global_queued;
 struct Members {
     std::vector<int> numbers;
     std::map<int, int> map;
@@ -229,6 +229,15 @@ struct Beside {
 };
 Beside *global_beside;
 
+PART fill_a_queue() {
+    global_queued = new std::queue<char *>;
+    global_queued->push(block("taken out of a queue", "held", "global", "global_queued"));
+    for (int number = 0; number < 100; number++) global_queued->push(nullptr);
+    global_queued->push(block("left in a queue", "held", "global", "global_queued"));
+    global_queued->push(block("the last of a queue", "held", "global", "global_queued"));
+    global_queued->pop();
+}
+
 PART hold_in_odd_places() {
     tagged_link = new Link;
     tagged_link->held = block("owner with a flag in its address", "held", "global|heap", "");
@@ -247,11 +256,7 @@ PART hold_in_odd_places() {
     global_shorter.pop_back();
     global_queue = new Queue;
     global_queue->queue.push_back(block("queue in an object", "held", "global", "global_queue"));
-    global_queued.push(block("taken out of a queue", "held", "global", "global_queued"));
-    for (int number = 0; number < 100; number++) global_queued.push(nullptr);
-    global_queued.push(block("left in a queue", "held", "global", "global_queued"));
-    global_queued.push(block("the last of a queue", "held", "global", "global_queued"));
-    global_queued.pop();
+    if (!getenv("WITHOUT_A_QUEUE")) fill_a_queue();
     global_members = new Members;
     for (int key = 0; key < 9; key++) global_members->map[key] = key;
     global_members->behind = block("behind a map", "held", "global|heap", "");
