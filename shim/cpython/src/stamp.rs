@@ -89,7 +89,7 @@ fn table_digest(interpreter: &Interpreter, memory: &mut impl Memory, address: u6
         // A view begins at a multiple of eight.
         _ => {
             let middle = add([length, start], (length / 2) & !7, part)?;
-            let last = (length - part).next_multiple_of(8);
+            let last = (length - part) & !7;
             add(middle, last, length - last)
         }
     }

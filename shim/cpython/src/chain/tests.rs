@@ -126,7 +126,7 @@ fn an_intact_chain_is_walked_to_its_end() {
 fn code_objects_without_a_version_differ_if_their_line_tables_do() {
     for layout in layout::LAYOUTS.iter().filter(|layout| layout.code.version == 0) {
         // All bytes of short tables, and some of long ones.
-        let long = [(1001, 0), (1001, 504), (1001, 990)];
+        let long = [(1001, 0), (1001, 504), (1001, 990), (1001, 1000)];
         let short = if layout.minor == 11 { 64 } else { 256 };
         let changes = [3, 8, 60, 61, short].map(|length| (0..length).map(move |at| (length, at)));
         for (length, changed) in changes.into_iter().flatten().chain(long) {
