@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! watch.rs     thread: finds processes, reads and names their recordings ─► reading.rs   the report of each as rows
+//! driver.rs    thread of watch.rs for each question to the driver
 //! holders.rs   thread for each search for what holds the memory, at the key `w`
 //! program.rs   thread: waits for the program that the view started
 //! terminal.rs  two threads: keys and signals; owns the screen and restores it
@@ -12,6 +13,7 @@
 //! The loop never waits for a file: it draws the data it has. State does not depend on the terminal, and drawing does not
 //! depend on keys, so tests use handmade readings and a screen that is a list of lines.
 
+mod driver;
 pub mod holders;
 pub mod program;
 pub mod reading;

@@ -74,7 +74,7 @@ const fn of_rmm(path: &'static str, module: &'static str) -> Library {
 
 /// What was found of a library.
 #[derive(Debug)]
-pub struct Found {
+pub struct LibraryBlocks {
     pub library: &'static Library,
     /// By address.
     pub blocks: Vec<LiveBlock>,
@@ -93,7 +93,7 @@ const ALIGNMENT: u64 = 16;
 const FREE_THREADED: u64 = 32;
 
 /// Reads them of each library that the process has loaded, or says as a sentence why they cannot be read.
-pub fn live_blocks(source: &dyn Source, deadline: Deadline) -> Vec<Result<Found, String>> {
+pub fn live_blocks(source: &dyn Source, deadline: Deadline) -> Vec<Result<LibraryBlocks, String>> {
     let all = || {
         let regions = regions_of(source)?;
         let is_loaded = |library: &&Library| regions.iter().any(|region| region.name.contains(library.path));
@@ -118,7 +118,7 @@ fn found(
     python: &mut Python,
     copy: &Image,
     deadline: Deadline,
-) -> Result<Option<Found>, String> {
+) -> Result<Option<LibraryBlocks>, String> {
     let class_of = |class: &&'static str| Some((python.attribute_of_module(copy, library.module, class)?, *class));
     let classes: Vec<(u64, &str)> = library.classes.iter().filter_map(class_of).collect();
     if classes.is_empty() {
@@ -159,7 +159,7 @@ fn found(
     }
     blocks.sort_unstable();
     blocks.dedup_by_key(|block| block.address);
-    Ok(Some(Found {
+    Ok(Some(LibraryBlocks {
         library,
         blocks,
         others,

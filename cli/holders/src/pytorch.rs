@@ -93,12 +93,12 @@ pub struct LiveBlocks {
     pub runs: Vec<LiveBlock>,
     /// These are the devices that have live blocks or segments.
     pub has_all_segments: bool,
-    /// Why the allocator was not read, if the blocks are those of storages that were found by their class.
+    /// The blocks are storages, found by their class: why the allocator was not read.
     pub by_class: Option<String>,
 }
 
 impl LiveBlocks {
-    /// Those of two allocators.
+    /// The blocks of two allocators.
     fn and(mut self, other: LiveBlocks) -> LiveBlocks {
         self.blocks.extend(other.blocks);
         self.blocks.sort_unstable_by_key(|block| block.address);
@@ -168,10 +168,15 @@ fn by_class(
     }))
 }
 
-/// Whether a mapping is the begin of a library: other files are data, and to read a device asks its driver.
-fn is_library(first: &Region, regions: &[Region]) -> bool {
-    let is_code = |region: &Region| region.executable && region.name == first.name;
-    first.is_start_of_file() && !first.shared && !is_special(first) && regions.iter().any(is_code)
+/// Where libraries begin. Other mapped files are data, and to read a device asks its driver.
+fn libraries(regions: &[Region]) -> impl Iterator<Item = &Region> {
+    let code = regions.iter().filter(|region| region.executable);
+    let names: BTreeSet<&str> = code.map(|region| region.name.as_str()).collect();
+    let is_library = move |first: &&Region| !first.shared && !is_special(first) && names.contains(first.name.as_str());
+    regions
+        .iter()
+        .filter(|first| first.is_start_of_file())
+        .filter(is_library)
 }
 
 /// The first that is complete, else the last of the most complete ones.
@@ -193,7 +198,7 @@ fn best(looks: impl Iterator<Item = Option<LiveBlocks>>) -> Option<LiveBlocks> {
 /// The allocators in use, by their symbol: the library may have another name, and the process copies of it.
 fn allocators(source: &dyn Source, regions: &[Region], mut deadline: Deadline) -> Result<Vec<u64>, String> {
     let (mut found, mut unread) = (Vec::new(), None);
-    for first in regions.iter().filter(|region| is_library(region, regions)) {
+    for first in libraries(regions) {
         if deadline.is_over() {
             return Err(format!("the files that are mapped in it: {UNFINISHED}"));
         }

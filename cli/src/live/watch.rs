@@ -9,20 +9,19 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use culeak::reader::{self, Identity, Pulse, ReadError};
-use culeak::snapshot::{Device, ProcessState, Snapshot, Usage};
+use culeak::snapshot::{ProcessState, Snapshot};
 
 use super::Message;
+use super::driver::{self, Asked, Driver};
 use super::reading::Reading;
 use super::state::State;
 use crate::load;
 use crate::load::many::Symbols;
 use crate::options::NameArgs;
 use crate::symbolize::{sentences, symbolize};
-use crate::usage;
 
 /// What the user asked to watch.
 #[derive(Debug, Clone)]
@@ -54,9 +53,6 @@ impl Source {
 
 /// Time between two searches for processes.
 const SEARCH: Duration = Duration::from_secs(1);
-
-/// The devices that were asked for by their UUIDs, and the driver's answer.
-type Asked = (Vec<String>, Usage);
 
 #[derive(Default)]
 struct Target {
@@ -96,13 +92,19 @@ pub fn serve(
             {
                 return;
             }
-            if targets.is_empty() && !found.is_empty() {
+            if targets.is_empty() && found.iter().any(|target| target.unrecorded.is_none()) {
                 let text = "reading the recording and the names of its functions …".to_owned();
                 let _ = messages.send(Message::Waiting(text));
             }
             targets.extend(found);
         }
-        driver.answer(&mut targets);
+        if let Some((recording, usage)) = driver.answer()
+            && let Some(target) = targets
+                .iter_mut()
+                .find(|target| target.recording == recording && target.usage != usage)
+        {
+            (target.usage, target.last) = (usage, None);
+        }
         let is_chosen = |target: &Target| Some(&target.recording) == on_screen.as_ref();
         let first = targets.iter().position(is_chosen).unwrap_or(0);
         let there_is_time = || began.elapsed() < interval / 2;
@@ -143,9 +145,9 @@ pub fn once(source: &Source, names: NameArgs) -> Vec<State> {
     let read = |mut target: Target| {
         let mut message = target.read(&mut names)?;
         if let Message::Reading(reading) = &message
-            && let Some((pid, uuids)) = question(reading)
+            && let Some((pid, uuids)) = driver::question(reading)
         {
-            target.usage = Some((uuids.clone(), ask(pid, &uuids)));
+            target.usage = Some(driver::asked(pid, uuids));
             target.last = None;
             message = target.read(&mut names)?;
         }
@@ -234,72 +236,6 @@ impl Names {
     }
 }
 
-/// Asks the driver how full the devices of the process on the screen are. Each query starts a child process that loads NVML, so
-/// it has a thread of its own, and takes at most a twentieth of the time. After a query that fails there is no other.
-#[derive(Default)]
-struct Driver {
-    asking: Option<(PathBuf, Instant, JoinHandle<Asked>)>,
-    /// No query begins before.
-    next: Option<Instant>,
-    failed: bool,
-}
-
-impl Driver {
-    fn ask(&mut self, reading: &Reading) {
-        if self.asking.is_some() || self.failed || self.next.is_some_and(|next| Instant::now() < next) {
-            return;
-        }
-        if let Some((pid, uuids)) = question(reading) {
-            let asking = thread::spawn(move || {
-                let usage = ask(pid, &uuids);
-                (uuids, usage)
-            });
-            self.asking = Some((reading.recording.clone(), Instant::now(), asking));
-        }
-    }
-
-    fn answer(&mut self, targets: &mut [Target]) {
-        const BETWEEN: Duration = Duration::from_secs(2);
-        let Some((recording, began, asking)) = self.asking.take_if(|(.., asking)| asking.is_finished()) else {
-            return;
-        };
-        self.next = Some(Instant::now() + BETWEEN.max(began.elapsed() * 19));
-        let usage = asking.join().ok();
-        self.failed = usage.as_ref().is_none_or(|(_, usage)| usage.devices.is_empty());
-        let of_it = |target: &&mut Target| target.recording == recording && target.usage != usage;
-        if let Some(target) = targets.iter_mut().find(of_it) {
-            (target.usage, target.last) = (usage, None);
-        }
-    }
-}
-
-/// What to ask the driver about a running process: its number, and its devices.
-fn question(reading: &Reading) -> Option<(u32, Vec<String>)> {
-    let is_running = reading.process.state == ProcessState::Running && reading.noun() != "holder";
-    let uuids = reading.devices.iter().map(|device| device.uuid.clone());
-    let uuids: Vec<String> = uuids.collect();
-    (is_running && !uuids.is_empty()).then(|| (reading.process.number(), uuids))
-}
-
-fn ask(pid: u32, uuids: &[String]) -> Usage {
-    let uuids: Vec<&str> = uuids.iter().map(String::as_str).collect();
-    usage::ask(pid, &uuids).unwrap_or_else(|why| Usage {
-        source: "NVML".to_owned(),
-        missing: Some(why),
-        ..Usage::default()
-    })
-}
-
-/// The answer by places in this list of devices, which may have grown since the driver was asked.
-fn of_devices(devices: &[Device], uuids: &[String], usage: &Usage) -> Usage {
-    let place = |asked: usize| devices.iter().position(|device| uuids.get(asked) == Some(&device.uuid));
-    let mut usage = usage.clone();
-    usage
-        .devices
-        .retain_mut(|of| place(of.device).map(|place| of.device = place).is_some());
-    usage
-}
-
 impl Target {
     fn new(recording: PathBuf) -> Target {
         Target {
@@ -371,7 +307,7 @@ impl Target {
         names.look_up(&mut snapshot, self.root.clone());
         let is_running = snapshot.process.state == ProcessState::Running;
         let usage = self.usage.as_ref().filter(|_| is_running);
-        snapshot.usage = usage.map(|(uuids, usage)| of_devices(&snapshot.devices, uuids, usage));
+        snapshot.usage = usage.map(|(uuids, usage)| driver::of_devices(&snapshot.devices, uuids, usage));
         let reading = Arc::new(Reading::of(&snapshot, self.recording.clone()));
         // An allocation whose free has begun may be restored, and then the counters are as before.
         let is_settled = snapshot.taken.in_flight == 0 && !reading.finished;

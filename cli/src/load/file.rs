@@ -102,9 +102,9 @@ pub fn read(path: &Path, shown: &str, reader: Reader) -> Result<Snapshot, Failur
     let start = &start[..length];
     let json = start.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
     if !json && !pickle::is_pickle(start) {
-        // The reader of recordings reports what is wrong with any other file.
-        // Its type.
+        // The type of an ELF file.
         const CORE: u8 = 4;
+        // The reader of recordings reports what is wrong with any other file.
         let mut snapshot = reader(path).map_err(|error| match error {
             ReadError::Foreign(_) if start.starts_with(b"\x7fELF") && start.get(16) == Some(&CORE) => Failure::new(
                 format!("{shown}: a core file, not a recording; to search it: culeak why --core {shown}"),

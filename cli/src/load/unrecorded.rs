@@ -14,7 +14,7 @@ use culeak::snapshot::{
     Allocation, BY_HISTORY, BY_READING, Call, Counter, Device, Gathering, Process, ProcessState, READABLE, Snapshot,
     Stack, Stream, Taken, Thread,
 };
-use culeak_holders::objects::Found;
+use culeak_holders::objects::LibraryBlocks;
 use culeak_holders::pytorch::{LiveBlock, LiveBlocks};
 use culeak_holders::source::{Source, live};
 use culeak_holders::{Deadline, LIMIT, objects, pytorch, xla};
@@ -172,8 +172,8 @@ fn nothing(runs: bool, is_same_program: bool, unread: &[String]) -> String {
     }
 }
 
-fn left_out(read: &Found) -> Option<String> {
-    let Found {
+fn left_out(read: &LibraryBlocks) -> Option<String> {
+    let LibraryBlocks {
         library,
         blocks,
         others,

@@ -112,11 +112,9 @@ impl Site {
 
     /// Where the stacks part of this site and of the same one in another snapshot.
     pub(crate) fn join_callers(&mut self, other: &Site) {
-        let callers = |site: &Site| -> Vec<SiteFrame> {
-            let callers = site.callers().filter(|frame| frame.role != Role::Wrapper);
-            callers.cloned().collect()
-        };
-        let (own, others) = (callers(self), callers(other));
+        let is_caller = |frame: &&SiteFrame| frame.role != Role::Wrapper;
+        let own: Vec<&SiteFrame> = self.callers().filter(is_caller).collect();
+        let others: Vec<&SiteFrame> = other.callers().filter(is_caller).collect();
         let shared = own.iter().zip(&others).take_while(|(a, b)| a == b).count();
         let parts = (own != others).then_some(shared);
         self.parts_after = [self.parts_after, other.parts_after, parts].into_iter().flatten().min();

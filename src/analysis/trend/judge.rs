@@ -104,8 +104,8 @@ pub fn judge(xs: &[f64], ys: &[f64]) -> Judgement {
     judgement
 }
 
-/// Of a series that rises in steps and never falls, with points between them that do not change, the point at the last step, unless it has stayed longer since then than between
-/// the others: the next step may be due.
+/// Of a series that rises in steps, stays between them, and never falls: the point at the last step. `None`: it has stayed longer
+/// since then than between the others, so no step is due.
 fn last_step(ys: &[f64]) -> Option<usize> {
     let least = 0.05 * (quantile(ys, 1.0) - quantile(ys, 0.0));
     let rises = ys.windows(2).enumerate().filter(|(_, pair)| pair[1] - pair[0] > least);

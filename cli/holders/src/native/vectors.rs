@@ -19,8 +19,8 @@ pub fn bytes_of_vector(copy: &Image, place: u64, chunk: &Chunk) -> Option<u64> {
 }
 
 /// The part of a chunk that is in use if a `std::deque` of libstdc++ has it, which is also the memory of a `std::queue` and a
-/// `std::stack`, given where a pointer to the chunk is. Elements that were taken out are left in the rest. `None`: the pointer is
-/// not that of a deque to its map, its first or its last chunk.
+/// `std::stack`, given where a pointer to the chunk is. Elements that were taken out are left in the rest. `None`: no deque has the
+/// chunk as its map, its first or its last one.
 ///
 /// ```text
 /// deque:     │ map │ length │ begin │ end │         begin, end:  │ element │ first │ limit │ place in the map │
@@ -28,10 +28,13 @@ pub fn bytes_of_vector(copy: &Image, place: u64, chunk: &Chunk) -> Option<u64> {
 pub fn used_of_deque(copy: &Image, place: u64, chunk: &Chunk) -> Option<Range<u64>> {
     let limits = chunk.start..=chunk.start + chunk.bytes;
     let of = |deque: u64| {
-        let map = copy.word(deque)
-            ..copy
-                .word(deque)
-                .checked_add(copy.word(deque.wrapping_add(8)).checked_mul(8)?)?;
+        let field = |offset: u64| copy.word(deque.wrapping_add(offset));
+        // It has the chunk as its map, its first or its last one.
+        let (start, is_of_it) = (
+            field(0),
+            [0, 24, 56].into_iter().any(|offset| field(offset) == chunk.start),
+        );
+        let map = start..start.checked_add(field(8).checked_mul(8)?).filter(|_| is_of_it)?;
         let iterator = |at: u64| {
             let [element, first, limit, place] = [0, 8, 16, 24].map(|field| copy.word(at.wrapping_add(field)));
             let is_valid = (first..limit).contains(&element) && map.contains(&place) && copy.word(place) == first;

@@ -15,7 +15,7 @@ use std::ops::Range;
 use crate::budget::{Budget, Deadline, UNFINISHED};
 use crate::copy::Image;
 use crate::modules::exported_of_loaded;
-use crate::pytorch::{LiveBlock, is_library};
+use crate::pytorch::{LiveBlock, libraries};
 use crate::source::{Region, Source};
 
 /// The virtual table of the class, which each library that makes storages exports.
@@ -35,7 +35,7 @@ const ADDRESSES: Range<u64> = 0x1000..1 << 47;
 /// Why they cannot be read, as a sentence.
 pub fn storages(source: &dyn Source, regions: &[Region], mut deadline: Deadline) -> Result<Vec<LiveBlock>, String> {
     let mut tables: Vec<u64> = Vec::new();
-    for file in regions.iter().filter(|region| is_library(region, regions)) {
+    for file in libraries(regions) {
         if deadline.is_over() {
             return Err(format!("the storages of its tensors: {UNFINISHED}"));
         }
@@ -63,7 +63,7 @@ pub fn storages(source: &dyn Source, regions: &[Region], mut deadline: Deadline)
     Ok(blocks)
 }
 
-/// The memory of a storage. `None`: it has none on a GPU, or that of somebody else, or is no storage any more.
+/// The memory of a storage. `None`: it has none on a GPU, another library owns it, or the storage was destroyed.
 fn memory_of(copy: &Image, object: u64) -> Option<LiveBlock> {
     let word = |nth: u64| copy.word(object.wrapping_add(8 * nth));
     let (data, context, bytes) = (word(2), word(4), word(6));

@@ -79,7 +79,7 @@ impl Process {
         }
     }
 
-    /// The process, of which nothing can be read any more from then on.
+    /// The same process; from this time on, nothing more of it is read.
     #[must_use]
     pub fn until(self, at: Instant) -> Process {
         Process {
