@@ -88,15 +88,16 @@ pub fn symbolize(snapshot: &mut Snapshot, places: &Places) -> Vec<Note> {
                 let mut cached = folder.and_then(|folder| Cached::open(folder, build_id, &located));
                 let unknown = name_known(cached.as_ref(), &mut snapshot.locations, group);
                 progress.advance((group.len() - unknown.len()) as u64);
-                if !name_group(&mut reader, &located, &mut snapshot.locations, &unknown, &progress) {
-                    notes.push(Note::Doubtful {
-                        module: snapshot.modules[module].path.clone(),
-                        problem:
-                            "is damaged, or needs too much time or memory to read; its names and lines may be missing"
-                                .to_owned(),
-                    });
-                }
-                if let Some(cached) = &mut cached {
+                let problem = name_group(&mut reader, &located, &mut snapshot.locations, &unknown, &progress);
+                notes.extend(problem.iter().map(|problem| Note::Doubtful {
+                    module: snapshot.modules[module].path.clone(),
+                    problem: format!("{problem}; its names and lines may be missing"),
+                }));
+                // A file that kills its reader does so again; an error of the machine may be over next time.
+                if let Some(cached) = cached
+                    .as_mut()
+                    .filter(|_| problem.is_none_or(|problem| problem == DEADLY))
+                {
                     for &location in &unknown {
                         let location = &snapshot.locations[location];
                         cached.add(location.address, &location.symbols);
@@ -139,21 +140,32 @@ fn name_known(cached: Option<&Cached>, locations: &mut [Location], group: &[usiz
     unknown
 }
 
-/// Looks up the symbols of locations; false if a file crashed or overloaded its reader.
+const DEADLY: &str = "is damaged, or needs too much time or memory to read";
+
+/// Looks up the symbols of locations; returns why some may be missing.
 fn name_group(
     reader: &mut ChildReader,
     located: &Located,
     locations: &mut [Location],
     group: &[usize],
     progress: &Progress,
-) -> bool {
-    let mut survived = true;
+) -> Option<String> {
+    let mut problem = None;
+    let mut is_safe = |path: &Path| {
+        locate::has_unsafe_links(path).map_or_else(
+            |error| {
+                problem = Some(format!("its links to debug files cannot be read ({error})"));
+                false
+            },
+            |unsafe_links| !unsafe_links,
+        )
+    };
     let attempts: Vec<(&Path, bool)> = match group {
         // All symbols were cached.
         [] => Vec::new(),
         _ => located
             .attempts()
-            .filter(|(path, dwarf)| !dwarf || !locate::has_unsafe_links(path))
+            .filter(|(path, dwarf)| !dwarf || is_safe(path))
             .collect(),
     };
     for group in group.chunks(BATCH) {
@@ -170,7 +182,7 @@ fn name_group(
             let mut found = match reader.lookup(path, debug_info, &calls) {
                 Ok(found) => found,
                 Err(why) => {
-                    survived &= why != Unanswered::Died;
+                    problem = problem.or_else(|| (why == Unanswered::Died).then(|| DEADLY.to_owned()));
                     continue;
                 }
             };
@@ -188,7 +200,7 @@ fn name_group(
         }
         progress.advance(group.len() as u64);
     }
-    survived
+    problem
 }
 
 /// Replaces names of which debug information has only the last part by those of the ELF symbols.

@@ -174,11 +174,14 @@ const LINKS: [(&str, usize); 3] = [
 /// Whether blazesym would open a special file when it reads this file's DWARF. It opens the targets of the file's links,
 /// relative to the file's folder, and the package (`.dwp`) beside it, without checks. A debug link to an existing file also
 /// counts as unsafe: a matching file is already [`Located::debug`], and any other makes blazesym fail.
-pub fn has_unsafe_links(path: &Path) -> bool {
+///
+/// # Errors
+/// The links cannot be read.
+pub fn has_unsafe_links(path: &Path) -> io::Result<bool> {
     let is_special = |path: &Path| path.metadata().is_ok_and(|metadata| !metadata.is_file());
-    let Ok(companions) = companions(path) else { return true };
+    let companions = companions(path)?;
     let mut companions = companions.iter();
-    companions.any(|(link, target)| is_special(target) || *link == Some(DEBUG_LINK) && target.exists())
+    Ok(companions.any(|(link, target)| is_special(target) || *link == Some(DEBUG_LINK) && target.exists()))
 }
 
 /// A file and the files that are read with it.

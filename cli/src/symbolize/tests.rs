@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::Command;
@@ -30,10 +31,9 @@ __attribute__((noinline)) int grow(int n) { return step(n) - 2; }
 /// What the child does with a file, in this process: the names at these addresses, without and with debug information.
 pub fn names_of(path: &Path, calls: &[u64]) -> Vec<Symbol> {
     locate::with_companions(path);
-    let with_debug_information = if locate::has_unsafe_links(path) {
-        &[false][..]
-    } else {
-        &[false, true]
+    let with_debug_information = match locate::has_unsafe_links(path) {
+        Ok(false) => &[false, true],
+        Ok(true) | Err(_) => &[false][..],
     };
     let lookup = |debug_info: &bool| Reader::new().lookup(path, *debug_info, calls);
     let found = with_debug_information.iter().filter_map(lookup);
@@ -265,6 +265,30 @@ fn cached_names_are_used_for_the_same_files_only() {
     probe.expect_names("work", &places(), "cached");
     probe.run("objcopy", &["--strip-debug", "libprobe.so"]);
     probe.expect_names("work", &places(), "work");
+}
+
+/// The links of a file are relative to its folder, which a deleted file does not have.
+#[test]
+fn lines_that_are_missing_because_of_an_error_are_said_and_not_cached() {
+    let probe = Probe::build(&["-g"]);
+    let file = fs::File::open(probe.path("libprobe.so")).expect("built");
+    fs::rename(probe.path("libprobe.so"), probe.path("kept.so")).expect("renamed");
+    fs::copy(probe.path("kept.so"), probe.path("libprobe.so")).expect("copied");
+    fs::remove_file(probe.path("kept.so")).expect("removed");
+    let cache = tempfile::tempdir().expect("a folder");
+    let places = Places {
+        cache: Some(cache.path().to_owned()),
+        ..Places::default()
+    };
+    let mut snapshot = probe.snapshot("work");
+    snapshot.modules[0].path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let notes = sentences(symbolize(&mut snapshot, &places));
+    assert!(
+        matches!(&notes[..], [note] if note.contains("its links to debug files cannot be read (No such file")),
+        "{notes:?}"
+    );
+    assert_eq!(snapshot.locations[0].symbols[0].function, "work");
+    assert!(probe.has_lines(&places));
 }
 
 #[test]
