@@ -9,13 +9,14 @@ import types
 
 blocks = []
 history = []
+events = []
 
 
 def snapshot():
     size = sum(block["size"] for block in blocks)
     segment = {"device": 0, "address": blocks[0]["address"], "total_size": size, "allocated_size": size, "active_size": size, "stream": 0}
     segment |= {"segment_type": "small", "segment_pool_id": (0, 0), "is_expandable": False, "frames": [], "blocks": blocks}
-    return {"segments": [segment], "device_traces": [[]], "allocator_settings": {}}
+    return {"segments": [segment], "device_traces": [events], "allocator_settings": {}}
 
 
 def record(enabled="all", context="all", stacks="all", max_entries=1 << 62):
@@ -34,10 +35,13 @@ sys.modules["torch"] = torch
 
 def allocate():
     frames = []
+    address = blocks[-1]["address"] + 512 if blocks else 0x7000_0000_0000
     if torch._C._cuda_isHistoryEnabled():
         frame = sys._getframe(1)
         frames = [{"filename": frame.f_code.co_filename, "line": frame.f_lineno, "name": frame.f_code.co_name}]
-    address = blocks[-1]["address"] + 512 if blocks else 0x7000_0000_0000
+        for action in ("segment_alloc", "alloc"):
+            time = {"action": action, "time_us": 1000 * (len(events) + 1)}
+            events.append(time | {"addr": address, "size": 512, "stream": 0, "frames": frames})
     blocks.append({"address": address, "size": 512, "requested_size": 500, "state": "active_allocated", "frames": frames})
 
 

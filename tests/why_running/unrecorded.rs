@@ -229,6 +229,10 @@ fn blocks_that_are_allocated_after_the_trace_began_have_lines() {
     let line = "train_step  unrecorded_trace.py:";
     assert!(after.contains("2 call sites") && after.contains(line), "{after}");
     assert!(after.contains("older than PyTorch's history"), "{after}");
+    assert!(
+        !after.contains("running for"),
+        "the time of an event is not that of the process\n{after}"
+    );
     report(&traced, &["--trace=off", "--yes"]);
     // It was on when it was asked for the second time.
     assert_eq!(traced.say("quit"), "[('state', 'python'), (None, 'all')]");

@@ -208,8 +208,12 @@ pub fn of_history(pid: u32, bytes: &[u8]) -> Result<Loaded, String> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
     snapshot.process = process(pid, now);
-    snapshot.taken.by = BY_HISTORY.to_owned();
-    snapshot.taken.at_unix_ns = now;
+    // The times of its events say nothing of the process.
+    snapshot.taken = Taken {
+        by: BY_HISTORY.to_owned(),
+        at_unix_ns: now,
+        ..Taken::default()
+    };
     // As when its memory is read, which tells what is still live.
     snapshot.allocations.change(|_, block, _| block.time_ns = 0);
     Ok(of_process(pid, snapshot))

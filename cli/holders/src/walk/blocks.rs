@@ -54,7 +54,9 @@ impl Walk<'_, '_> {
         }
         let known = if holds { self.found[block] } else { self.records[block] };
         let is_better = match known {
-            Some(known) => known.phase == self.phase && self.doubts(&pointer) < self.doubts(&known),
+            Some(known) if known.phase == self.phase => self.doubts(&pointer) < self.doubts(&known),
+            // What may be stale gives way, whenever it was found.
+            Some(known) => known.weak && !weak,
             None => true,
         };
         if is_better {
