@@ -62,18 +62,20 @@ impl Drop for Pause {
     }
 }
 
-/// The ids of all threads of a process but those of the kernel, such as workers of io_uring: these have no stack in its memory.
+/// The ids of all threads of a process but those without a stack in its memory: threads of the kernel, such as workers of io_uring, and
+/// a main thread that has ended before the others.
 pub fn ids(pid: u32) -> Vec<u32> {
     const PF_IO_WORKER: u32 = 0x10;
     const PF_USER_WORKER: u32 = 0x4000;
     const PF_KTHREAD: u32 = 0x20_0000;
     let folder = format!("/proc/{pid}/task");
-    let is_of_kernel = |id: u32| {
+    let has_no_stack = |id: u32| {
         let stat = proc::stat(format!("{folder}/{id}"));
-        stat.is_some_and(|stat| stat.flags & (PF_IO_WORKER | PF_USER_WORKER | PF_KTHREAD) != 0)
+        let is_of_kernel = |flags| flags & (PF_IO_WORKER | PF_USER_WORKER | PF_KTHREAD) != 0;
+        stat.is_some_and(|stat| is_of_kernel(stat.flags) || matches!(stat.state, 'Z' | 'X'))
     };
     let all = proc::numbers(&folder).into_iter();
-    let mut ids: Vec<u32> = all.flatten().filter(|id| !is_of_kernel(*id)).collect();
+    let mut ids: Vec<u32> = all.flatten().filter(|id| !has_no_stack(*id)).collect();
     ids.sort_unstable();
     ids
 }
