@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Puts what packaging/build.sh has built for several architectures into one folder, as a release has it: OUT/files with one SHA256SUMS, and
-# OUT/notes.md, which is the newest section of the changelog. The SBOM and the licences, of one name in all FOLDERs, get the architecture in
-# their names.
+# Puts what packaging/build.sh has built for several architectures into one folder, as a release has it: OUT/files with their provenance and one
+# SHA256SUMS, and OUT/notes.md, which is the newest section of the changelog. The SBOM and the licences, of one name in all FOLDERs, get the
+# architecture in their names.
 #
 #   packaging/gather.sh OUT FOLDER…
 set -euo pipefail
+here=$(dirname "$(realpath "$0")")
 [ $# -ge 2 ] || { echo "usage: gather.sh OUT FOLDER…" >&2; exit 2; }
 out=$(realpath -m "$1")
 shift
@@ -24,5 +25,6 @@ for folder; do
         cp "$file" "$out/files/$name"
     done
 done
+"$here/provenance.py" "$out/files"
 (cd "$out/files" && sha256sum -- * >"$out/SHA256SUMS" && mv "$out/SHA256SUMS" .)
-awk '/^## / && seen++ { exit } seen' "$(dirname "$(realpath "$0")")/../CHANGELOG.md" >"$out/notes.md"
+awk '/^## / && seen++ { exit } seen' "$here/../CHANGELOG.md" >"$out/notes.md"

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt::Write;
 use std::process::Command;
 
-use crate::interpreters::{Python, interpreters, recorded};
+use crate::interpreters::{Python, recorded};
 use crate::support::claims::Claims;
 use crate::support::compile::executable;
 use crate::support::{Outcome, Profile, culeak, fake_driver, program, sources};
@@ -271,7 +271,7 @@ fn an_unsupported_interpreter_is_left_alone_and_the_reason_is_reported() {
 
 #[test]
 fn libgcc_as_the_unwinder_gives_the_same_stacks() {
-    let python = &interpreters()[0];
+    let python = &recorded()[0];
     let shapes = |profile: Profile| {
         let outcome = profile.run();
         let (snapshot, expected_frames) = (outcome.only_snapshot(), expected_frames(&outcome));
@@ -293,8 +293,7 @@ fn libgcc_as_the_unwinder_gives_the_same_stacks() {
 
 #[test]
 fn a_report_adds_up_by_line_of_python_and_shows_no_interpreter() {
-    // One interpreter is enough: the tests above show that all of them record such frames.
-    for python in interpreters().iter().take(1) {
+    for python in recorded() {
         let outcome = train(python).run();
         let expected_frames = expected_frames(&outcome);
         let recording = crate::support::outcome::recordings_in(&outcome.out()).remove(0);

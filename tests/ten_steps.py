@@ -110,7 +110,7 @@ def main(culeak, folder, writes):
         shutil.copy(EXERCISE / name, name)
     (folder / "bin").mkdir()
     (folder / "bin/culeak").symlink_to(culeak)
-    environment = {**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}", "NO_COLOR": "1", "HEADER_FOLDER": str(ROOT / "shim/include")}
+    environment = {**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}", "NO_COLOR": "1"}
     environment["MAKEFLAGS"] = "-s --no-print-directory"
     fake = subprocess.run([culeak, "shim-path", "--fake-driver"], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
     environment["LD_LIBRARY_PATH"] = environment["LIBRARY_PATH"] = fake

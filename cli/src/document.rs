@@ -347,6 +347,14 @@ impl Document {
         self.line("");
     }
 
+    /// An empty line, if the last one is not.
+    pub fn gap(&mut self) {
+        let is_gap = |block: &Block| matches!(block, Block::Line { text, .. } if text.is_empty());
+        if !self.0.last().is_some_and(is_gap) {
+            self.blank();
+        }
+    }
+
     pub fn heading(&mut self, text: impl Into<Text>) {
         self.0.push(Block::Heading(text.into()));
     }

@@ -511,6 +511,27 @@ fn manual_pages_are_replaced_but_other_files_are_not() {
     assert_eq!(code(folder.path(), &[&man[..], &["--force"]].concat()), 0);
 }
 
+#[test]
+fn the_headers_are_those_of_the_packages_and_only_headers_are_replaced() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let packaged = |name: &str| {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shim/include").join(name);
+        fs::read_to_string(path).expect("a header")
+    };
+    assert_eq!(stdout(folder.path(), &["setup", "header"]), packaged("culeak.h"));
+    let write = ["setup", "header", "--out", "include"];
+    assert_eq!((code(folder.path(), &write), code(folder.path(), &write)), (0, 0));
+    let written = |name: &str| fs::read_to_string(folder.path().join("include").join(name)).expect("a header");
+    for name in ["culeak.h", "culeak_rmm.hpp"] {
+        assert_eq!(written(name), packaged(name));
+    }
+    fs::write(folder.path().join("include/culeak.h"), "mine").expect("written");
+    assert_eq!(
+        (code(folder.path(), &write), written("culeak.h")),
+        (2, "mine".to_owned())
+    );
+}
+
 // ---- first steps
 
 #[test]

@@ -66,6 +66,40 @@ fn json(words: &[&str]) -> Value {
 }
 
 #[test]
+fn views_are_below_the_headline_in_the_order_asked_for() {
+    let order = |words: &[&str]| {
+        let text = stdout(&[&["report", "leaky.json"], words].concat());
+        let parts = [
+            ("headline", "call sites leak"),
+            ("row", "in 128 blocks"),
+            ("stack", "#1  "),
+            ("ledger", "GPU 0  NVIDIA"),
+            ("objects", "objects without an address"),
+            ("losses", "unknown frees"),
+        ];
+        let mut found: Vec<_> = parts
+            .into_iter()
+            .filter_map(|(name, part)| Some((text.find(part)?, name)))
+            .collect();
+        found.sort_unstable();
+        found.into_iter().map(|(_, name)| name).collect::<Vec<_>>().join(" ")
+    };
+    for (views, expected) in [
+        (&["ledger"][..], "headline ledger row losses"),
+        (&["objects"], "headline objects row losses"),
+        (&["losses"], "headline losses row"),
+        (&["stacks"], "headline row stack losses"),
+        (&["ledger", "stacks"], "headline ledger row stack losses"),
+        (&["stacks", "ledger"], "headline row stack ledger losses"),
+        (&["objects", "losses", "ledger"], "headline objects losses ledger row"),
+        (&["table", "ledger"], "headline row ledger losses"),
+    ] {
+        let words: Vec<&str> = views.iter().flat_map(|view| ["--view", view]).collect();
+        assert_eq!(order(&words), expected, "{views:?}");
+    }
+}
+
+#[test]
 fn check_returns_its_verdict_as_exit_code() {
     assert_eq!(code(&["check", "clean.json"]), 0);
     assert_eq!(code(&["check", "leaky.json"]), 1);

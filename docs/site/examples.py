@@ -60,7 +60,7 @@ def main(culeak, out):
         # By the name culeak, so that pages show commands that can be typed.
         (folder / "bin").mkdir()
         (folder / "bin/culeak").symlink_to(culeak)
-        environment = {**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}", "HEADER_FOLDER": str(DOCS.parent / "shim/include")}
+        environment = {**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}"}
         fake = subprocess.run([culeak, "shim-path", "--fake-driver"], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
         environment["LD_LIBRARY_PATH"] = environment["LIBRARY_PATH"] = fake
 

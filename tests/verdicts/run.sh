@@ -136,15 +136,16 @@ grep -qx 'output verdict=passed' printed.txt || fail "the action does not say th
 grep -q passed summary.md || fail "no summary by the action"
 if grep -q '^::error' printed.txt; then fail "the action annotates a clean program"; fi
 project action-leaking
-expect_code 1 env LEAK=1 "$tools/bin/python" "$root/tests/verdicts/workflows.py" "$action" action culeak="$culeak" run=./gpu_tests baseline=leaks.json >printed.txt
-grep -q '^::error file=gpu_tests.c,line=20,.*new_leak' printed.txt || { cat printed.txt; fail "the action does not annotate the leaking line"; }
+expect_code 1 env LEAK=1 "$tools/bin/python" "$root/tests/verdicts/workflows.py" "$action" action culeak="$culeak" run=./gpu_tests run-options=--why baseline=leaks.json >printed.txt
+grep -q '^::error file=gpu_tests.c,line=20,.*new_leak.*; lost: no pointer to it is left' printed.txt ||
+    { cat printed.txt; fail "the action does not annotate the leaking line with what holds the memory"; }
 grep -qx 'output verdict=leaked' printed.txt || fail "the action does not say that the program leaks"
 grep -qF 'new\_leak' summary.md || fail "the action's summary does not name the leak"
 grep -q "^left out Keep recordings and reports.*'path': 'culeak'" printed.txt || { cat printed.txt; fail "the action keeps nothing"; }
 for file in report.html leaks.sarif leaks.xml; do [ -s "culeak/$file" ] || fail "the action writes no $file"; done
 (cd "$work" && cp action-leaking/culeak/leaks.xml action.xml && valid action.xml)
 python3 -m json.tool culeak/leaks.sarif >/dev/null
-ok "action: a new leak fails, annotated, with summary, page, SARIF and JUnit; a clean program passes"
+ok "action: a new leak fails, annotated with what holds it, with summary, page, SARIF and JUnit; a clean program passes"
 project action-limits
 LEAK=1 action allow=1GiB,count=1000 summary=false artifact= 'check-options=--allow device=1GiB' >printed.txt || { cat printed.txt; fail "the limits of the action do not count"; }
 if [ -e summary.md ]; then fail "a summary that was not wanted"; fi

@@ -5,7 +5,7 @@ import linecache
 import os
 from typing import Dict, List, NamedTuple, Optional
 
-from culeak.sizes import show_blocks, show_size
+from culeak.sizes import Size, show_blocks, show_size
 from culeak.verdict import Frame, Site, Verdict, site_name
 
 #: Call sites listed in one failure.
@@ -22,10 +22,10 @@ class Test(NamedTuple):
     folder: str
 
 
-def leaked(test: Test, verdict: Verdict, limit: int, holders: Optional[Dict[str, List[str]]] = None) -> str:
+def leaked(test: Test, verdict: Verdict, limit: Size, holders: Optional[Dict[str, List[str]]] = None) -> str:
     """The test left too much behind. ``holders``: what holds the memory, by call site."""
     first = "GPU memory left behind: {} in {}, allowed {}".format(
-        show_size(verdict.bytes), show_blocks(verdict.blocks), show_size(limit)
+        show_size(verdict.bytes), show_blocks(verdict.blocks), limit.text
     )
     lines = [first] + _sites(test, verdict.sites, holders or {})
     if verdict.suppressed_bytes:
@@ -45,9 +45,9 @@ def unseen(sentences: List[str]) -> str:
     return "No verdict on GPU memory: {}".format(". Also: ".join(sentences))
 
 
-def needed(test: Test, peak: int, limit: int, verdict: Optional[Verdict]) -> str:
+def needed(test: Test, peak: int, limit: Size, verdict: Optional[Verdict]) -> str:
     """The test exceeded its memory limit; ``verdict`` is about the time when it did."""
-    lines = ["GPU memory needed: {} at once, allowed {}".format(show_size(peak), show_size(limit))]
+    lines = ["GPU memory needed: {} at once, allowed {}".format(show_size(peak), limit.text)]
     if verdict is not None:
         lines.append("When it exceeded the limit, it held {}:".format(show_size(verdict.bytes)))
         lines += _sites(test, verdict.sites)

@@ -2,7 +2,7 @@
 
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 
-from culeak.sizes import parse_size
+from culeak.sizes import Size, parse_size
 
 MARKS = (
     "limit_gpu_leaks(limit, warmups=0): fail the test if it leaves more than this behind, e.g. \"1 MB\"; "
@@ -26,13 +26,13 @@ ObjectLimits = Tuple[Tuple[str, int], ...]
 class Limits(NamedTuple):
     """Bytes, numbers of objects, and how often to run the test beforehand. None: no limit."""
 
-    leaks: Optional[int]
-    memory: Optional[int]
+    leaks: Optional[Size]
+    memory: Optional[Size]
     warmups: int = 0
     objects: ObjectLimits = ()
 
 
-def limits_of(item: Any, leaks: Optional[int], objects: ObjectLimits = ()) -> Limits:
+def limits_of(item: Any, leaks: Optional[Size], objects: ObjectLimits = ()) -> Limits:
     """The limits of a test, from its nearest marks; ``leaks``, in bytes, and ``objects`` are the limits for tests without the mark.
 
     Raises ValueError if a mark is invalid."""
@@ -55,9 +55,9 @@ def has_limits(item: Any) -> bool:
     return any(item.get_closest_marker(name) for name in ("limit_gpu_leaks", "limit_gpu_memory", "limit_gpu_objects"))
 
 
-def parse_allow(text: str) -> Tuple[Optional[int], ObjectLimits]:
+def parse_allow(text: str) -> Tuple[Optional[Size], ObjectLimits]:
     """Bytes, if given, and numbers of objects, of ``1MiB,stream=4``. Raises ValueError if the text is something else."""
-    leaks, objects = None, {}  # type: Optional[int], Dict[str, int]
+    leaks, objects = None, {}  # type: Optional[Size], Dict[str, int]
     for part in text.split(","):
         kind, is_object, number = part.partition("=")
         kind = kind.strip().replace("_", "-")

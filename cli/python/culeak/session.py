@@ -26,6 +26,7 @@ from culeak.command import find_command
 from culeak.limits import Limits, limits_of
 from culeak.recorder import ALL_DEVICES, HOST, MOST_DEVICES, Reading, Recorder, mark_name
 from culeak.records import Records
+from culeak.sizes import Size
 from culeak.verdict import CannotJudge, Judge, Verdict, may_have_pools
 
 
@@ -77,9 +78,13 @@ class Session:
     # Before fixtures run for a test whose mark is invalid.
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: Any) -> None:
+        error = None
         try:
             limits_of(item, None)
-        except ValueError as error:
+        except ValueError as wrong:
+            error = str(wrong)
+        # Not within the handler: pytest would print both exceptions.
+        if error is not None:
             pytest.fail("culeak: error: {}; correct the mark".format(error), pytrace=False)
 
     # Innermost: allocations by other plugins around a test do not count.
@@ -165,7 +170,7 @@ class Session:
             return []
         return self.judge.judge(os.getpid(), self.measured.name, min(most)).unseen
 
-    def _leaked(self, test: failures.Test, verdict: Verdict, limit: int) -> str:
+    def _leaked(self, test: failures.Test, verdict: Verdict, limit: Size) -> str:
         assert self.measured is not None
         asked = self.config.option.culeak_why
         try:

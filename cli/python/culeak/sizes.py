@@ -9,8 +9,20 @@ for _power, _letter in enumerate("kmgt", 1):
     _UNITS[_letter + "b"] = 1000**_power
 
 
-def parse_size(size: Union[str, int]) -> int:
+class Size(int):
+    """Bytes, with the text that says how many."""
+
+    text: str
+
+
+def parse_size(size: Union[str, int]) -> Size:
     """Bytes of ``4096``, ``"1 MB"`` (10^6), ``"2 GiB"`` or ``"2G"`` (2^31), ``"1.5 GiB"``."""
+    parsed = Size(_bytes(size))
+    parsed.text = size.strip() if isinstance(size, str) else show_size(size)
+    return parsed
+
+
+def _bytes(size: Union[str, int]) -> int:
     if isinstance(size, int) and not isinstance(size, bool):
         if size < 0:
             raise ValueError("a size cannot be negative: {}".format(size))

@@ -1,4 +1,5 @@
-//! `culeak setup`: the files that a package installs beside the command, generated from the definition of the command line.
+//! `culeak setup`: the files that a package installs beside the command: the headers of the client API, and what is generated from the
+//! definition of the command line.
 //!
 //! There is a manual page for the program and one for each command, as in git: culeak(1), culeak-run(1), … Deliberately absent:
 //! installing the files, which packages do, and process ids and recordings as candidates of completions: the scripts do not run this
@@ -18,7 +19,7 @@ use crate::escape::Escaped;
 use crate::output::{self, Overwrite};
 use crate::{progress, text};
 
-/// Print or write the completions of a shell, or the manual pages
+/// Print or write the completions of a shell, the manual pages, or culeak.h
 #[derive(Debug, Args)]
 pub struct SetupArgs {
     #[command(subcommand)]
@@ -58,11 +59,26 @@ Examples:
         #[command(flatten)]
         overwrite: Overwrite,
     },
+    /// Print culeak.h, by which a program reports what culeak cannot observe, or write it and culeak_rmm.hpp to a folder
+    Header {
+        /// Write both headers to this folder instead
+        #[arg(short, long, value_name = "DIR")]
+        out: Option<PathBuf>,
+        #[command(flatten)]
+        overwrite: Overwrite,
+    },
 }
 
 const NAME: &str = "culeak";
 /// At the top of every page; identifies pages that this program wrote.
 const MANUAL: &str = "culeak manual";
+
+const HEADERS: [(&str, &str); 2] = [
+    ("culeak.h", include_str!("../../help/culeak.h")),
+    ("culeak_rmm.hpp", include_str!("../../help/culeak_rmm.hpp")),
+];
+/// In the first line of every header.
+const HEADER: &str = ": reports to culeak ";
 
 /// A file, and the name that its readers expect.
 pub type File = (String, Vec<u8>);
@@ -88,6 +104,14 @@ pub fn execute(args: &SetupArgs, mut whole: Command) -> Result<ExitCode, Failure
                 printed,
                 pages,
                 out.as_ref().map(|out| (out, "manual pages", MANUAL, *overwrite)),
+            )
+        }
+        Part::Header { out, overwrite } => {
+            let files = HEADERS.map(|(name, text)| (name.to_owned(), text.as_bytes().to_vec()));
+            (
+                files[0].1.clone(),
+                files.into(),
+                out.as_ref().map(|out| (out, "headers", HEADER, *overwrite)),
             )
         }
     };

@@ -15,7 +15,7 @@ pub struct View {
     /// Sort rows by this property; age: oldest first; temporary, lifetime: with --view churn [default: bytes; --view churn: count]
     #[arg(long, value_parser = ["bytes", "count", "age", "temporary", "lifetime"])]
     pub sort: Option<String>,
-    /// What is shown of the memory; stacks, ledger, objects and losses: repeatable
+    /// What is shown of the memory; stacks, ledger, objects and losses: repeatable, shown in this order, above the rows
     #[arg(long, value_name = "VIEW", value_parser = ShapeParser)]
     pub view: Vec<Shape>,
     /// Show whole stacks: also frames inside the CUDA runtime and below main, and each frame of a library
@@ -101,9 +101,5 @@ fn by_parser() -> impl TypedValueParser<Value = By> {
 impl View {
     pub fn shape(&self) -> &Shape {
         self.view.first().unwrap_or(&Shape::Table)
-    }
-
-    pub fn shows(&self, shape: &Shape) -> bool {
-        self.view.contains(shape)
     }
 }

@@ -1,6 +1,6 @@
 //! A report: the failed request that caused it, the process, the headline, the ranked rows with their callers, what the process
-//! needs besides, whether the recording is complete, the warnings, and the next command. Stacks, the ledger and all totals follow
-//! on request.
+//! needs besides, whether the recording is complete, the warnings, and the next command. Views that are asked for stand below the
+//! headline, in the order asked for.
 
 use culeak::analysis::report::{By, FailedRow, HOST_MEMORY, NO_DEVICE, NO_STREAM, Report, Row, shell_word};
 use culeak::analysis::site::NO_STACK;
@@ -9,6 +9,7 @@ use culeak::snapshot::{Automatic, Reason};
 
 use super::{categories, ledger, objects, pages, parts, units, why};
 use crate::document::{self, BAD, Document, bold, dim, estimate, short_name, styled};
+use crate::options::view::Shape;
 use crate::text::units::when;
 
 mod brief;
@@ -23,98 +24,124 @@ pub use ranking::{judged, ranked, ranking};
 
 /// What a report shows beyond the default.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Extent {
-    /// The stacks of each row, with its kinds, places and threads.
-    pub stacks: bool,
-    /// The ledger of each device, and all totals and peaks.
-    pub ledger: bool,
+pub struct Extent<'a> {
+    /// The views, in order: the stacks of each row, the ledger with all totals, every count of losses, objects by call site. Without
+    /// the table among them, it follows them; stacks contain it.
+    pub views: &'a [Shape],
     /// Frames inside the CUDA runtime and below `main` too.
     pub full_stacks: bool,
-    /// Every count of losses, zeros too.
-    pub all_losses: bool,
-    /// Objects without an address, by call site.
-    pub objects: bool,
 }
 
-impl Extent {
+impl Extent<'_> {
     #[cfg(test)]
-    pub const ALL: Extent = Extent {
-        stacks: true,
-        ledger: true,
+    pub const ALL: Extent<'static> = Extent {
+        views: &[Shape::Objects, Shape::Stacks, Shape::Ledger, Shape::Losses],
         full_stacks: true,
-        all_losses: true,
-        objects: true,
     };
+
+    fn shows(&self, view: Shape) -> bool {
+        self.views.contains(&view)
+    }
 }
 
-/// The report: the answer first, and what was asked for besides.
+/// The report: the answer first, and what was asked for.
 pub fn page(report: &Report, extent: Extent) -> Document {
     let mut page = Document::default();
-    let stack = (extent.stacks || extent.full_stacks).then_some(extent.full_stacks);
+    let [stacks, ledger, losses, objects] =
+        [Shape::Stacks, Shape::Ledger, Shape::Losses, Shape::Objects].map(|view| extent.shows(view));
+    let stack = (stacks || extent.full_stacks).then_some(extent.full_stacks);
     cause(report, stack, &mut page);
     page.line(dim(sums::process(report)));
     let costs = brief::costs(report);
-    let shows_all = extent.ledger || extent.all_losses;
     let complete = brief::completeness(report);
     let is_alone = costs.is_empty() && report.pages.is_empty();
-    let nothing = headline::clean(report).filter(|_| is_alone && !(shows_all || extent.objects));
+    let nothing = headline::clean(report).filter(|_| is_alone && !(ledger || losses || objects));
     if let (Some(nothing), Ok(in_full)) = (nothing, &complete) {
         page.line(nothing + "; " + in_full.clone());
         rules(report, &mut page);
-        page.fields(sums::conditions(report, extent.objects));
+        page.fields(sums::conditions(report, objects));
         page.warnings(&report.warnings);
         page.next(&report.next);
         return page;
     }
     page.append(headline(report));
-    match report.by {
-        By::ObjectKind if extent.objects => {}
-        By::ObjectKind => objects::write_kinds(report, &mut page),
-        _ => rows(report, &costs, &mut page),
-    }
-    rules(report, &mut page);
-    pages::write(&report.pages, &mut page);
-    if extent.objects {
-        page.blank();
-        objects::write(report, extent.full_stacks, &mut page);
-    }
-    if extent.stacks && is_of_code(report) {
-        page.blank();
-        let rows = report.rows.iter().enumerate();
-        rows.for_each(|(index, row)| details(index + 1, row, extent.full_stacks, &mut page));
-        if !report.held_by.is_empty() {
-            why::write_sites(&report.held_by, report.rows.len(), &report.source, &mut page);
-        }
-    }
-    if extent.ledger {
-        if !(extent.stacks && is_of_code(report)) {
-            page.blank();
-        }
-        ledger(report, &mut page);
-        page.fields(sums::totals(report, extent.objects));
-    } else {
+    views(report, extent, &costs, &mut page);
+    if !ledger {
         brief::besides(report, &costs, &mut page);
-        page.fields(sums::conditions(report, extent.objects));
+        page.fields(sums::conditions(report, objects));
     }
-    match shows_all {
-        true => page.fields(sums::losses(report, extent.all_losses)),
-        false => brief::write_completeness(complete, &mut page),
+    match (ledger, losses) {
+        (_, true) => {}
+        (true, false) => page.fields(sums::losses(report, false)),
+        (false, false) => brief::write_completeness(complete, &mut page),
     }
     page.warnings(&report.warnings);
-    match extent.objects && report.next.ends_with(" --view objects") {
+    match objects && report.next.ends_with(" --view objects") {
         true => page.next(format!("culeak check {}", shell_word(&report.source))),
         false => page.next(&report.next),
     }
-    if !(extent.stacks || extent.ledger) && report.totals.held.total().count > 0 {
-        let (source, selected) = (shell_word(&report.source), &report.selected);
-        let filter = report.filter.as_ref().map(|of| of.filter.options()).unwrap_or_default();
-        let holders = when(!report.held_by.is_empty(), || format!("culeak why {source}{filter}; "));
-        let ledger = if has_ledger(report) { " | --view ledger" } else { "" };
-        page.line(dim(format!(
-            "more: {holders}culeak report {source}{selected} --view stacks{ledger} | --by stack | -o FILE.html"
-        )));
+    if !(stacks || ledger) && report.totals.held.total().count > 0 {
+        more(report, &mut page);
     }
     page
+}
+
+/// What stands between the headline and the sums.
+fn views(report: &Report, extent: Extent, costs: &[brief::Cost], page: &mut Document) {
+    let is_of_rows = |view: &&Shape| matches!(view, Shape::Table | Shape::Stacks);
+    let (mut rows_left, mut above) = (true, None);
+    let last = (!extent.views.iter().any(|view| is_of_rows(&view))).then_some(&Shape::Table);
+    for view in extent.views.iter().chain(last) {
+        // The rows belong to the headline, and objects end with an empty line.
+        if above != Some(&Shape::Objects) && (above.is_some() || !is_of_rows(&view)) {
+            page.gap();
+        }
+        if is_of_rows(&view) && std::mem::take(&mut rows_left) {
+            table(report, extent, costs, page);
+        }
+        match view {
+            Shape::Stacks if is_of_code(report) => write_stacks(report, extent.full_stacks, page),
+            Shape::Objects => objects::write(report, extent.full_stacks, page),
+            Shape::Ledger => {
+                ledger(report, page);
+                page.fields(sums::totals(report, extent.shows(Shape::Objects)));
+            }
+            Shape::Losses => page.fields(sums::losses(report, true)),
+            _ => {}
+        }
+        above = Some(view);
+    }
+}
+
+/// The ranked rows, what rules decided about them, and the pages of pools.
+fn table(report: &Report, extent: Extent, costs: &[brief::Cost], page: &mut Document) {
+    match report.by {
+        By::ObjectKind if extent.shows(Shape::Objects) => {}
+        By::ObjectKind => objects::write_kinds(report, page),
+        _ => rows(report, costs, page),
+    }
+    rules(report, page);
+    pages::write(&report.pages, page);
+}
+
+fn write_stacks(report: &Report, full_stacks: bool, page: &mut Document) {
+    page.gap();
+    let rows = report.rows.iter().enumerate();
+    rows.for_each(|(index, row)| details(index + 1, row, full_stacks, page));
+    if !report.held_by.is_empty() {
+        why::write_sites(&report.held_by, report.rows.len(), &report.source, page);
+    }
+}
+
+/// The commands that show more of the same.
+fn more(report: &Report, page: &mut Document) {
+    let (source, selected) = (shell_word(&report.source), &report.selected);
+    let filter = report.filter.as_ref().map(|of| of.filter.options()).unwrap_or_default();
+    let holders = when(!report.held_by.is_empty(), || format!("culeak why {source}{filter}; "));
+    let ledger = if has_ledger(report) { " | --view ledger" } else { "" };
+    page.line(dim(format!(
+        "more: {holders}culeak report {source}{selected} --view stacks{ledger} | --by stack | -o FILE.html"
+    )));
 }
 
 fn is_of_code(report: &Report) -> bool {

@@ -31,6 +31,7 @@ use super::names::Detail;
 use super::report::Extent;
 use super::sample::{GIB, MAIN, MIB, RUNTIME, START, Sample, leaky, serving, shut_down, training};
 use crate::document::Document;
+use crate::options::view::Shape;
 
 /// Renders without styles, as for a pipe.
 pub fn plain(render: impl FnOnce(&mut dyn io::Write) -> io::Result<()>) -> String {
@@ -41,10 +42,12 @@ pub fn plain(render: impl FnOnce(&mut dyn io::Write) -> io::Result<()>) -> Strin
 
 fn report_text(snapshot: &Snapshot, options: &Options, full_stacks: bool) -> String {
     let extent = Extent {
-        stacks: full_stacks,
-        ledger: full_stacks,
+        views: if full_stacks {
+            &[Shape::Stacks, Shape::Ledger]
+        } else {
+            &[]
+        },
         full_stacks,
-        ..Extent::default()
     };
     plain(|out| super::report::page(&Report::of(snapshot, options), extent).text(out))
 }
@@ -290,7 +293,7 @@ fn runs_of_a_librarys_frames_are_one_line_unless_stacks_are_full() {
     sample.holds(Kind::Device, "cudaMalloc", MIB, 1, stack);
     let snapshot = sample.finish(0, 0);
     let stacks = Extent {
-        stacks: true,
+        views: &[Shape::Stacks],
         ..Extent::default()
     };
     let report = Report::of(&snapshot, &from_file("app.culeak"));

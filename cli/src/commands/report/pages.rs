@@ -113,12 +113,18 @@ fn write_item(args: &ReportArgs, rules: &Rules, item: &Loaded, form: Form, out: 
         Shape::Tree => tree(args, rules, item),
         _ => {
             let report = Report::of(&item.snapshot, &args.suppressing(rules, item, form));
+            let mut views = view.view.clone();
+            for (view, is_implied) in [
+                (Shape::Objects, only_objects(&args.selection.kind)),
+                (Shape::Stacks, view.full_stacks),
+            ] {
+                if is_implied && !views.contains(&view) {
+                    views.push(view);
+                }
+            }
             let extent = text::report::Extent {
-                stacks: view.shows(&Shape::Stacks) || view.full_stacks,
-                ledger: view.shows(&Shape::Ledger),
+                views: &views,
                 full_stacks: view.full_stacks,
-                all_losses: view.shows(&Shape::Losses),
-                objects: view.shows(&Shape::Objects) || only_objects(&args.selection.kind),
             };
             text::report::page(&report, extent)
         }

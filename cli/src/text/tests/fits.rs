@@ -17,6 +17,7 @@ use culeak::timeline::{Event, Op, Site, Timeline};
 use super::{from_file, plain};
 use crate::document::columns::{width, with_available};
 use crate::document::{Document, wrap};
+use crate::options::view::Shape;
 use crate::text;
 use crate::text::names::Detail;
 use crate::text::report::Extent;
@@ -130,7 +131,7 @@ fn texts() -> Vec<(&'static str, String)> {
                 text::report::page(
                     &Report::of(&after, &by(by_what)),
                     Extent {
-                        all_losses: true,
+                        views: &[Shape::Losses],
                         ..Extent::default()
                     },
                 )

@@ -6,6 +6,7 @@ use culeak::snapshot::{OtherProcesses, Snapshot};
 
 use super::{expect_golden, from_file, plain, report_text};
 use crate::document::Document;
+use crate::options::view::Shape;
 use crate::text::report::Extent;
 use crate::text::sample::{FrameText, GIB, MAIN, MIB, PYTHON, RUNTIME, Sample};
 
@@ -97,7 +98,7 @@ fn a_clean_run_takes_three_lines_whatever_its_context_took() {
         "{short}"
     );
     let all = Extent {
-        ledger: true,
+        views: &[Shape::Ledger],
         ..Extent::default()
     };
     assert!(text(all).contains("414 MiB"), "{}", text(all));

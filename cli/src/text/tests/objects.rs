@@ -10,7 +10,7 @@ use super::*;
 
 fn with_objects(snapshot: &Snapshot, options: &Options) -> String {
     let extent = Extent {
-        objects: true,
+        views: &[Shape::Objects],
         ..Extent::default()
     };
     plain(|out| crate::text::report::page(&Report::of(snapshot, options), extent).text(out))

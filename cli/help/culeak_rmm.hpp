@@ -1,0 +1,1 @@
+../../shim/include/culeak_rmm.hpp
