@@ -36,7 +36,7 @@ use crate::analysis::pairing::{self, Key};
 use crate::analysis::report::{self, By, RowsOfKinds, device_name, is_finished};
 use crate::analysis::site::text::Site;
 use crate::analysis::site::{CallStacks, is_pool};
-use crate::analysis::tally::Tally;
+use crate::analysis::tally::{Change, Tally};
 use crate::kind::{Kind, Place};
 use crate::snapshot::{Call, Sampling, Snapshot};
 
@@ -415,55 +415,25 @@ pub fn pair(before: &[SiteId], after: &[SiteId], moved: bool, key: impl Fn(SiteI
     pairs.filter(|(before, after)| before != after).collect()
 }
 
-/// A site on two sides.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Change {
-    pub before: Tally,
-    pub after: Tally,
-    /// Of the difference in bytes; 0 if it is exact.
-    pub variance: f64,
-}
-
-impl Change {
-    pub fn bytes(&self) -> i128 {
-        i128::from(self.after.bytes) - i128::from(self.before.bytes)
-    }
-
-    pub fn count(&self) -> i128 {
-        i128::from(self.after.count) - i128::from(self.before.count)
-    }
-
-    pub fn join(&mut self, other: &Change) {
-        self.before.join(other.before);
-        self.after.join(other.after);
-        self.variance += other.variance;
-    }
-}
-
-/// The sites of both sides. `moved`: those before that have another number after, from [`pair`].
+/// The sites of both sides, and the variance of each difference in bytes: 0 if it is exact. `moved`: those before that have another
+/// number after, from [`pair`].
 pub fn subtract(
     before: impl IntoIterator<Item = Row>,
     after: impl IntoIterator<Item = Row>,
     moved: &HashMap<SiteId, SiteId>,
-) -> HashMap<SiteId, Change> {
-    let mut changes: HashMap<SiteId, Change> = HashMap::default();
-    let mut add = |site, change: Change| changes.entry(site).or_default().join(&change);
-    let variance = |row: &Row| row.tally.bytes as f64 * row.scatter;
+) -> HashMap<SiteId, (Change, f64)> {
+    let mut changes: HashMap<SiteId, (Change, f64)> = HashMap::default();
+    let mut add = |site, row: &Row, side: fn(&mut Change) -> &mut Tally| {
+        let (change, variance) = changes.entry(site).or_default();
+        side(change).join(row.tally);
+        *variance += row.tally.bytes as f64 * row.scatter;
+    };
     for row in before {
-        let change = Change {
-            before: row.tally,
-            variance: variance(&row),
-            ..Change::default()
-        };
-        add(moved.get(&row.site).copied().unwrap_or(row.site), change);
+        let site = moved.get(&row.site).copied().unwrap_or(row.site);
+        add(site, &row, |change| &mut change.before);
     }
     for row in after {
-        let change = Change {
-            after: row.tally,
-            variance: variance(&row),
-            ..Change::default()
-        };
-        add(row.site, change);
+        add(row.site, &row, |change| &mut change.after);
     }
     changes
 }
@@ -561,7 +531,7 @@ mod tests {
     fn a_site_whose_line_moved_is_one_site_when_sides_are_subtracted() {
         let moved = HashMap::from_iter([(1, 2)]);
         let changes = subtract([row(1, 10), row(3, 5)], [row(2, 30)], &moved);
-        let bytes = |site| changes.get(&site).map(Change::bytes);
+        let bytes = |site| changes.get(&site).map(|(change, _)| change.bytes());
         assert_eq!((bytes(1), bytes(2), bytes(3)), (None, Some(20), Some(-5)));
     }
 }

@@ -14,8 +14,9 @@ use crate::analysis::libraries::{self, LibraryChange};
 use crate::analysis::opaque::OpaquePool;
 use crate::analysis::pairing::{Key, pair, pair_across};
 use crate::analysis::program::Program;
-use crate::analysis::report::{By, CALLERS_KEPT, Cut, ProcessLine, Row, RowsOfKinds, Sort, Tally, process_line};
+use crate::analysis::report::{By, CALLERS_KEPT, Cut, ProcessLine, Row, RowsOfKinds, Sort, process_line};
 use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame};
+use crate::analysis::tally::{Change, Tally};
 use crate::analysis::words::plural;
 use crate::point::Point;
 use crate::snapshot::{Allocator, Losses, Snapshot, Taken, is_default};
@@ -164,20 +165,10 @@ pub struct DiffRow<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct CallerChange<'a> {
-    pub before: Tally,
-    pub after: Tally,
+    #[serde(flatten)]
+    pub change: Change,
     /// `None`: the stacks that end where the others have a caller.
     pub caller: Option<Frame<'a>>,
-}
-
-impl CallerChange<'_> {
-    pub fn bytes_delta(&self) -> i128 {
-        i128::from(self.after.bytes) - i128::from(self.before.bytes)
-    }
-
-    pub fn count_delta(&self) -> i128 {
-        i128::from(self.after.count) - i128::from(self.before.count)
-    }
 }
 
 impl<'a> DiffRow<'a> {
@@ -344,19 +335,33 @@ fn callers<'a>(
     new: Option<&Row<'a>>,
     [before, after]: &[CallStacks<'a>; 2],
 ) -> Vec<CallerChange<'a>> {
-    let none = Tally::default();
     let has_blocks = old.into_iter().chain(new).any(Row::has_blocks);
+    let none = Tally::default();
     let old = old.into_iter().flat_map(|row| row.by_stack(has_blocks));
-    let old = old.map(|(stack, tally)| (before.get(stack), [tally, none]));
-    let new = new.into_iter().flat_map(|row| row.by_stack(has_blocks));
-    let new = new.map(|(stack, tally)| (after.get(stack), [none, tally]));
-    let all: Vec<_> = new.chain(old).collect();
-    let (_, shares) = callers::shares(&all, false, |sum: &mut [Tally; 2], more| {
-        sum.iter_mut().zip(more).for_each(|(sum, more)| sum.join(more));
+    let old = old.map(|(stack, tally)| {
+        (
+            before.get(stack),
+            Change {
+                before: tally,
+                after: none,
+            },
+        )
     });
-    let change = |(caller, [before, after]): Share<'a, [Tally; 2]>| CallerChange { before, after, caller };
+    let new = new.into_iter().flat_map(|row| row.by_stack(has_blocks));
+    let new = new.map(|(stack, tally)| {
+        (
+            after.get(stack),
+            Change {
+                before: none,
+                after: tally,
+            },
+        )
+    });
+    let all: Vec<_> = new.chain(old).collect();
+    let (_, shares) = callers::shares(&all, false, Change::join);
+    let change = |(caller, change): Share<'a, Change>| CallerChange { change, caller };
     let mut changes: Vec<CallerChange> = shares.into_iter().map(change).collect();
-    changes.sort_by_key(|change| std::cmp::Reverse((change.bytes_delta().abs(), change.count_delta().abs())));
+    changes.sort_by_key(|of| std::cmp::Reverse(of.change.size()));
     changes
 }
 

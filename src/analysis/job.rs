@@ -13,6 +13,8 @@
 //!
 //! Deliberately absent: time. Several snapshots of one process are one process, and the latest counts.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use crate::analysis::estimate::sampled;
@@ -37,9 +39,9 @@ pub mod trend;
 pub mod why;
 
 use member::ProcessRef;
+use names::Names;
 use outliers::{Example, Range};
-use parallel::Judged;
-use population::Population;
+use population::{Judging, Population, naming};
 use shared::{Shared, SharedRow};
 use sites::{ProcessSums, Site, Sites};
 
@@ -49,7 +51,7 @@ pub const VERSION: u32 = 2;
 /// Processes of a job, added one after the other.
 #[derive(Debug, Default)]
 pub struct Job {
-    populations: Vec<Population>,
+    populations: BTreeMap<Program, Population>,
     /// By number.
     rows: Vec<Option<Instant>>,
     /// What each rule suppressed.
@@ -60,16 +62,8 @@ pub struct Job {
 impl Job {
     /// Adds a process. `number` is that of its input; each is used once.
     pub fn add(&mut self, number: u32, sums: ProcessSums) {
-        let program = &sums.row.member.program;
-        let known = self
-            .populations
-            .iter()
-            .position(|population| population.program == *program);
-        let at = known.unwrap_or_else(|| {
-            self.populations.push(Population::of(program));
-            self.populations.len() - 1
-        });
-        self.populations[at].add(number, &sums);
+        let program = sums.row.member.program.clone();
+        self.populations.entry(program).or_default().add(number, &sums);
         self.shared.add(number, &sums.row.member.host, &sums.shared);
         if self.suppressions.is_empty() {
             self.suppressions = sums.suppressions;
@@ -92,27 +86,35 @@ impl Job {
     }
 
     /// Judges the processes. `sites` has the names of all call sites that were added.
-    pub fn finish(mut self, sites: &Sites, options: &Options) -> JobReport {
-        self.populations.sort_by(|a, b| a.program.cmp(&b.program));
+    pub fn finish(self, sites: &Sites, options: &Options) -> JobReport {
         let (mut warnings, mut rows, mut beyond) = (Vec::new(), Vec::new(), Tally::default());
         let mut differing = Vec::new();
-        for population in &mut self.populations {
-            beyond.join(population.beyond);
-            let judgement = population.judge(sites, &self.rows, options);
-            rows.extend(judgement.sites);
-            differing.extend(judgement.processes);
-            warnings.extend(judgement.warnings);
-        }
         let sampling = self.rows.iter().flatten().filter_map(|row| row.sampling);
         let sampling = sampling.max_by_key(|sampling| sampling.most());
+        let mut stands_out: Vec<bool> = vec![false; self.rows.len()];
+        let rows_of = self.rows.iter().map(Option::as_ref);
+        let mut names = Names::of(rows_of.map(|row| row.map(|row| (&row.member, &*row.source))));
+        let peers = names.peers();
+        for (program, population) in &self.populations {
+            let peers = &peers[program];
+            names.naming = naming(program, &peers.members, &self.rows, &mut warnings);
+            let mut judging = Judging {
+                program,
+                peers,
+                names: &names,
+                sites,
+                rows: &self.rows,
+                options,
+                is_sampled: sampling.is_some(),
+                stands_out: &mut stands_out,
+            };
+            differing.extend(judging.sums());
+            rows.extend(judging.sites(population));
+            beyond.join(population.beyond);
+        }
         warnings.extend(sampling.map(|sampling| sampled("of some or all processes", sampling)));
         rows.sort_by(compare);
-        let mut stands_out: Vec<bool> = vec![false; self.rows.len()];
-        let of_sites = rows.iter().flat_map(|(_, members)| members);
-        for member in of_sites.chain(differing.iter().flat_map(|(_, members)| members)) {
-            stands_out[*member as usize] = true;
-        }
-        let (shared, beyond_shared) = self.shared.rows(sites, &self.rows);
+        let (shared, beyond_shared) = self.shared.rows(sites, &names);
         if beyond_shared > 0 {
             warnings.push(format!(
                 "{} more IPC handles than are kept; their users are not listed",
@@ -129,9 +131,8 @@ impl Job {
         });
         let mut processes: Vec<JobProcess> = processes.collect();
         processes.sort_by_cached_key(|process| process.row.order());
-        let mut sites: Vec<SiteRow> = rows.into_iter().map(|(row, _)| row).collect();
         let enough = |row: &SiteRow| row.range.sum_bytes() >= options.min_bytes;
-        let (_, hidden) = Cut::off(&mut sites, enough, options.top);
+        let (_, hidden) = Cut::off(&mut rows, enough, options.top);
         let total = |of: fn(&Instant) -> Tally| Tally::total(processes.iter().map(|process| of(&process.row)));
         JobReport {
             format: FORMAT,
@@ -154,13 +155,9 @@ impl Job {
             suppressions: self.suppressions,
             elsewhere: 0,
             hosts: member::hosts(processes.iter().map(|process| &process.row.member.host)),
-            programs: self
-                .populations
-                .into_iter()
-                .map(|population| population.program)
-                .collect(),
-            stands_out: differing.into_iter().map(|(out, _)| out).collect(),
-            sites,
+            programs: self.populations.into_keys().collect(),
+            stands_out: differing,
+            sites: rows,
             shared,
             hidden_sites: hidden.len(),
             hidden: Tally::total(hidden.iter().map(SiteRow::tally)),
@@ -186,9 +183,8 @@ pub fn earlier<'r>(rows: impl Iterator<Item = (&'r Instant, u32)>) -> Vec<u32> {
 
 /// Sites with outliers first; in each part, the program's own sites before pools, by the bytes that stand out; then by sum. Equal ones by text, so that the order is
 /// deterministic.
-fn compare(a: &(SiteRow, Vec<u32>), b: &(SiteRow, Vec<u32>)) -> std::cmp::Ordering {
+fn compare(a: &SiteRow, b: &SiteRow) -> std::cmp::Ordering {
     let apart = |row: &SiteRow| row.stands_out.as_ref().map(|out| out.apart_bytes);
-    let (a, b) = (&a.0, &b.0);
     let group = |row: &SiteRow| (row.stands_out.is_none(), row.site.is_of_library());
     (group(a).cmp(&group(b)))
         .then_with(|| apart(b).cmp(&apart(a)))
@@ -342,30 +338,6 @@ pub struct Outlier {
     pub process: ProcessRef,
     /// What it holds, or gained.
     pub bytes: i64,
-}
-
-/// Processes that a row lists.
-const LISTED: usize = 64;
-
-impl StandsOut {
-    /// Outliers of different groups as one; `None` without any. `process`: the one with this number.
-    fn of<'r>(judged: &Judged, sentence: String, process: impl Fn(u32) -> Option<&'r Instant>) -> Option<StandsOut> {
-        let all = || judged.unlike.iter().map(|finding| &finding.outcome);
-        all().next()?;
-        let apart = all().fold(0, |sum: u128, out| sum.saturating_add(out.apart));
-        let mut values: Vec<Example> = all().flat_map(|out| &out.values).copied().collect();
-        values.sort_unstable();
-        let outlier = |(number, bytes)| {
-            let process = ProcessRef::of(process(number)?);
-            Some(Outlier { process, bytes })
-        };
-        Some(StandsOut {
-            count: values.len() as u64,
-            apart_bytes: u64::try_from(apart).unwrap_or(u64::MAX),
-            processes: values.into_iter().take(LISTED).filter_map(outlier).collect(),
-            sentence,
-        })
-    }
 }
 
 #[cfg(test)]

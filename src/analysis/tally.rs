@@ -90,6 +90,34 @@ impl Tally {
     }
 }
 
+/// Memory of the same thing on two sides.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Change {
+    pub before: Tally,
+    pub after: Tally,
+}
+
+impl Change {
+    pub fn bytes(&self) -> i128 {
+        i128::from(self.after.bytes) - i128::from(self.before.bytes)
+    }
+
+    pub fn count(&self) -> i128 {
+        i128::from(self.after.count) - i128::from(self.before.count)
+    }
+
+    /// The size of the change, by which rows are sorted: bytes, then count.
+    pub fn size(&self) -> (u128, u128) {
+        (self.bytes().unsigned_abs(), self.count().unsigned_abs())
+    }
+
+    pub fn join(&mut self, other: Change) {
+        self.before.join(other.before);
+        self.after.join(other.after);
+    }
+}
+
 /// The memory of equal requests that failed.
 impl From<&Failed> for Tally {
     fn from(failed: &Failed) -> Tally {

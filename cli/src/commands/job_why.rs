@@ -45,14 +45,15 @@ pub fn execute(args: &WhyArgs, places: &[Place], failures: Vec<Failure>, form: F
             filter: args.selection.filter(&categories),
             ..why::Options::default()
         };
+        let member = Member::of(&item.snapshot);
         match Why::of(&item.snapshot, &options) {
             Ok(answer) => {
-                job.add(item.source.clone(), Member::of(&item.snapshot), &answer);
+                job.add(item.source.clone(), member, Some(&answer));
                 answered = true;
             }
             // Another process has such memory, or none.
             Err(Unanswered::NothingSelected(_)) => {
-                job.add_without(item.source.clone(), Member::of(&item.snapshot));
+                job.add(item.source.clone(), member, None);
                 selected = true;
             }
             Err(unanswered) => unreadable.push(unreadable_input(

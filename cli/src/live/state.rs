@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use culeak::analysis::diff::State as Changed;
 use culeak::analysis::job::identity::rank_of;
-use culeak::facts::Change;
+use culeak::analysis::tally::Change;
 use culeak::named;
 use culeak::snapshot::ProcessState;
 
@@ -154,7 +154,6 @@ impl Line {
         let of = Change {
             before: before.as_ref().map(|row| row.tally).unwrap_or_default(),
             after: now.map(|row| row.tally).unwrap_or_default(),
-            ..Change::default()
         };
         let row = now.or(before.as_ref()).cloned()?;
         Some(Line { row, before, of })

@@ -272,18 +272,17 @@ fn sizes(after: Tally, bytes: i128, count: i128) -> String {
 const CALLERS_SHOWN: usize = 3;
 
 fn callers_apart(row: &DiffRow, page: &mut Document) {
-    let changed = row
-        .callers
-        .iter()
-        .filter(|of| (of.bytes_delta(), of.count_delta()) != (0, 0));
-    let changed: Vec<_> = changed.collect();
+    let changed: Vec<_> = (row.callers.iter())
+        .filter(|of| of.change.before != of.change.after)
+        .collect();
     for of in changed.iter().take(CALLERS_SHOWN) {
         let caller = match &of.caller {
             Some(caller) => parts::with_place(&Site::of(&caller.name(), Some(caller), "")),
             None => "(no other caller)".to_owned(),
         };
-        let (bytes, count) = (of.bytes_delta(), of.count_delta());
-        page.indented(12, dim(format!("← {caller}: {}", sizes(of.after, bytes, count))));
+        let change = of.change;
+        let sizes = sizes(change.after, change.bytes(), change.count());
+        page.indented(12, dim(format!("← {caller}: {sizes}")));
     }
     // The largest changes are kept: beyond one that did not change, none did.
     let beyond = match changed.len() == row.callers.len() {

@@ -7,7 +7,6 @@ use culeak::analysis::job::member::Member;
 use culeak::analysis::job::sites;
 use culeak::analysis::job::{JobProcess, JobReport, ProcessesOut, Quantity, SiteRow, Unreadable};
 use culeak::analysis::report::shell_word;
-use culeak::facts::Instant;
 
 pub mod diff;
 pub mod shared;
@@ -250,18 +249,13 @@ fn bad_if(stands_out: bool) -> anstyle::Style {
 }
 
 /// The columns that say which process it is.
-fn members<T>(processes: Vec<T>, row: impl Fn(&T) -> &Instant) -> Rows<T> {
-    let has_ranks = processes.iter().any(|process| row(process).member.rank.is_some());
-    let rank = |process: &T| {
-        row(process)
-            .member
-            .rank
-            .map_or_else(String::new, |rank| rank.to_string())
-    };
+fn members<T>(processes: Vec<T>, member: impl Fn(&T) -> &Member) -> Rows<T> {
+    let has_ranks = processes.iter().any(|process| member(process).rank.is_some());
+    let rank = |process: &T| member(process).rank.map_or_else(String::new, |rank| rank.to_string());
     Rows::of(processes)
         .column_if(has_ranks, "rank", |process| Cell::Number(rank(process)))
-        .column("host", |process| row(process).member.host.clone())
-        .column("pid", |process| Cell::Number(row(process).member.pid.to_string()))
+        .column("host", |process| member(process).host.clone())
+        .column("pid", |process| Cell::Number(member(process).pid.to_string()))
 }
 
 fn processes(job: &JobReport, top: Option<usize>, page: &mut Document) {
@@ -287,7 +281,7 @@ fn processes(job: &JobReport, top: Option<usize>, page: &mut Document) {
         Some(bytes) => Cell::Delta(bytes, None),
         None => Cell::Number(String::new()),
     };
-    let rows = members(shown, |process| &process.row)
+    let rows = members(shown, |process| &process.row.member)
         .column("device", devices)
         .column("state", |process| process.row.state.name())
         .column(if job.leaked { "leaked" } else { "held" }, |process| {

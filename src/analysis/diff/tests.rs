@@ -412,7 +412,10 @@ fn claims_are_no_blocks_of_a_row_or_its_callers() {
     let counts = |before: &Snapshot, after: &Snapshot| {
         let diff = Diff::of(before, after, &Options::default());
         let row = &diff.rows[0];
-        let callers = row.callers.iter().map(|of| (of.before.count, of.after.count));
+        let callers = row
+            .callers
+            .iter()
+            .map(|of| (of.change.before.count, of.change.after.count));
         (row.blocks().map(|side| side.count), callers.collect::<Vec<_>>())
     };
     assert_eq!(counts(&of(3, 1), &of(6, 5)), ([4, 8], vec![(3, 6), (1, 2)]));

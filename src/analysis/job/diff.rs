@@ -20,14 +20,14 @@ use serde::Serialize;
 use super::member::hosts;
 use super::names::{Names, Values};
 use super::outliers::{Chance, Example, Range};
-use super::parallel::{Judged, Peers};
+use super::parallel::Judged;
 use super::sites::{ProcessSums, Site, Sites};
 use super::{Options, StandsOut, Unreadable};
 use crate::analysis::libraries::LibraryChange;
 use crate::analysis::opaque::OpaquePool;
 use crate::analysis::program::Program;
-use crate::analysis::tally::Tally;
-use crate::facts::{Change, Instant, SiteId, by_site, pair, rank, subtract};
+use crate::analysis::tally::{Change, Tally};
+use crate::facts::{Instant, Row, SiteId, by_site, pair, rank, subtract};
 
 mod partners;
 
@@ -166,12 +166,34 @@ struct Sums {
 
 impl Sums {
     /// Adds the change in a pair.
-    fn add(&mut self, number: u32, change: &Change) {
+    fn add(&mut self, number: u32, (change, variance): (Change, f64)) {
         self.all.join(change);
-        self.variance = self.variance.max(change.variance);
+        self.variance = self.variance.max(variance);
         match clamped(change.bytes()) {
             0 => {}
             bytes => self.changes.push((number, bytes)),
+        }
+    }
+
+    fn has_changed(&self) -> bool {
+        !self.changes.is_empty() || self.all.before != self.all.after
+    }
+
+    fn row(&self, program: &Program, site: Site, judged: &Judged, names: &Names) -> SiteChange {
+        let stands_out = names.stands_out(Values::Changes, judged, |_| None);
+        SiteChange {
+            program: program.clone(),
+            site,
+            before: self.all.before,
+            after: self.all.after,
+            count_delta: self.all.count(),
+            range: judged.range,
+            differs: judged.differs && stands_out.is_none(),
+            stands_out,
+            sentence: match self.changes.is_empty() {
+                true => "the same bytes in another number of blocks".to_owned(),
+                false => names.sentence(Values::Changes, judged, &self.changes),
+            },
         }
     }
 }
@@ -185,6 +207,34 @@ impl Side {
     }
 }
 
+/// What both sides of a pair hold at call sites.
+type Held = [Vec<Row>; 2];
+
+/// Pairs in the order of their processes, what both sides of each hold at call sites, and the processes of one side alone.
+fn matched(before: Side, after: Side, partners: Vec<(usize, usize, By)>) -> (Vec<Pair>, Vec<Held>, [Vec<Instant>; 2]) {
+    let mut olds: Vec<Option<ProcessSums>> = before.processes.into_iter().map(Some).collect();
+    let mut news: Vec<Option<ProcessSums>> = after.processes.into_iter().map(Some).collect();
+    let both = |(old, new, by): (usize, usize, By)| Some((olds[old].take()?, news[new].take()?, by));
+    let mut matched: Vec<(ProcessSums, ProcessSums, By)> = partners.into_iter().filter_map(both).collect();
+    matched.sort_by_cached_key(|(_, new, _)| new.row.order());
+    let pair = |(old, new, by): (ProcessSums, ProcessSums, By)| {
+        let pair = Pair {
+            by,
+            stands_out: false,
+            before: old.row,
+            after: new.row,
+        };
+        (pair, [old.sites, new.sites])
+    };
+    let (pairs, held) = matched.into_iter().map(pair).unzip();
+    let alone = [olds, news].map(|left| {
+        let mut rows: Vec<Instant> = left.into_iter().flatten().map(|sums| sums.row).collect();
+        rows.sort_by_cached_key(Instant::order);
+        rows
+    });
+    (pairs, held, alone)
+}
+
 /// Compares two sides, whose sites have their names in `sites`.
 pub fn diff(before: Side, after: Side, sites: &Sites, options: &Options) -> JobDiff {
     let mut warnings = Vec::new();
@@ -193,83 +243,40 @@ pub fn diff(before: Side, after: Side, sites: &Sites, options: &Options) -> JobD
     let same_processes = !partners.is_empty() && partners.iter().all(|partner| partner.2 == By::Process);
     // Lines of code cannot move within one process.
     let moved = pair(&before.sites(), &after.sites(), !same_processes, |site| sites.key(site));
-    let mut olds: Vec<Option<ProcessSums>> = before.processes.into_iter().map(Some).collect();
-    let mut news: Vec<Option<ProcessSums>> = after.processes.into_iter().map(Some).collect();
-    let mut matched: Vec<(ProcessSums, ProcessSums, By)> = partners
-        .into_iter()
-        .filter_map(|(old, new, by)| Some((olds[old].take()?, news[new].take()?, by)))
-        .collect();
-    matched.sort_by_cached_key(|(_, new, _)| new.row.order());
-    let mut only_before: Vec<Instant> = olds.into_iter().flatten().map(|sums| sums.row).collect();
-    let mut only_after: Vec<Instant> = news.into_iter().flatten().map(|sums| sums.row).collect();
-    only_before.sort_by_cached_key(Instant::order);
-    only_after.sort_by_cached_key(Instant::order);
-    let programs: BTreeSet<Program> = matched
-        .iter()
-        .map(|(_, new, _)| new.row.member.program.clone())
-        .collect();
-    let programs: Vec<Program> = programs.into_iter().collect();
-    let mut of_sites: FastMap<(usize, SiteId), Sums> = FastMap::default();
-    let mut pairs: Vec<Pair> = Vec::with_capacity(matched.len());
-    for (number, (old, new, by)) in (0..).zip(matched) {
-        let program = programs.binary_search(&new.row.member.program).unwrap_or(0);
-        for (site, change) in subtract(by_site(&old.sites), by_site(&new.sites), &moved) {
-            of_sites.entry((program, site)).or_default().add(number, &change);
-        }
-        pairs.push(Pair {
-            by,
-            stands_out: false,
-            before: old.row,
-            after: new.row,
-        });
-    }
-    let hosts = hosts(pairs.iter().map(|pair| &pair.after.member.host));
-    let mut stands_out = Vec::new();
+    let (mut pairs, held, [only_before, only_after]) = matched(before, after, partners);
+    let names = Names::of((pairs.iter()).map(|pair| Some((&pair.after.member, &*pair.after.source))));
+    let peers = names.peers();
     let mut out: Vec<u32> = Vec::new();
-    let members = || pairs.iter().map(|pair| &pair.after.member);
-    let peers: Vec<Peers> = Peers::by_program((0..).zip(members())).into_values().collect();
-    let names = Names::of(members().map(Some));
-    for peers in &peers {
+    let (mut stands_out, mut rows, mut unchanged_sites) = (Vec::new(), Vec::new(), 0);
+    for (program, peers) in &peers {
         let members = || peers.members.iter().map(|&member| (member, &pairs[member as usize]));
-        let changes: Vec<Example> = members()
-            .map(|(member, pair)| (member, clamped(pair.change())))
-            .collect();
-        let chance = chance(members().map(|(_, pair)| pair.variance()).fold(0.0, f64::max));
-        let judged = peers.judge(&changes, chance);
+        let changes = members().map(|(member, pair)| (member, clamped(pair.change())));
+        let variance = members().map(|(_, pair)| pair.variance()).fold(0.0, f64::max);
+        let judged = peers.judge(&changes.collect::<Vec<Example>>(), chance(variance));
         out.extend(judged.members());
-        stands_out.extend(unlike(&pairs, &names, &judged));
-    }
-    let (mut rows, mut unchanged) = (Vec::new(), 0);
-    for ((program, id), sums) in of_sites {
-        if sums.changes.is_empty() && sums.all.before == sums.all.after {
-            unchanged += 1;
-            continue;
+        stands_out.extend(names.stands_out(Values::Changes, &judged, |_| None));
+        let mut of_sites: FastMap<SiteId, Sums> = FastMap::default();
+        for &number in &peers.members {
+            let [before, after] = &held[number as usize];
+            for (site, change) in subtract(by_site(before), by_site(after), &moved) {
+                of_sites.entry(site).or_default().add(number, change);
+            }
         }
-        let judged = peers[program].judge(&sums.changes, chance(sums.variance));
-        out.extend(judged.members());
-        let stands_out = unlike(&pairs, &names, &judged);
-        let in_common = || match sums.changes.is_empty() {
-            true => "the same bytes in another number of blocks".to_owned(),
-            false => names.in_common(Values::Changes, &sums.changes, judged.range.of_processes),
-        };
-        rows.push(SiteChange {
-            program: programs[program].clone(),
-            site: sites.get(id),
-            before: sums.all.before,
-            after: sums.all.after,
-            count_delta: sums.all.count(),
-            range: judged.range,
-            differs: judged.differs && stands_out.is_none(),
-            sentence: (stands_out.as_ref()).map_or_else(in_common, |out| out.sentence.clone()),
-            stands_out,
-        });
+        let of_sites = of_sites.into_iter();
+        let (changed, unchanged): (Vec<_>, Vec<_>) = of_sites.partition(|(_, sums)| sums.has_changed());
+        unchanged_sites += unchanged.len();
+        rows.extend(changed.into_iter().map(|(site, sums)| {
+            let judged = peers.judge(&sums.changes, chance(sums.variance));
+            out.extend(judged.members());
+            sums.row(program, sites.get(site), &judged, &names)
+        }));
     }
+    let programs = peers.into_keys().cloned().collect();
     drop(names);
     for member in out {
         pairs[member as usize].stands_out = true;
     }
     let enough = |row: &SiteChange| weight(row) >= u128::from(options.min_bytes);
-    let hidden_sites = rank(&mut rows, compare, enough, options.top);
     let [before, after] = lines;
     JobDiff {
         format: FORMAT,
@@ -278,7 +285,7 @@ pub fn diff(before: Side, after: Side, sites: &Sites, options: &Options) -> JobD
         after,
         same_processes,
         programs,
-        hosts,
+        hosts: hosts(pairs.iter().map(|pair| &pair.after.member.host)),
         libraries: Vec::new(),
         kinds: Vec::new(),
         held_before: Tally::total(pairs.iter().map(|pair| pair.before.held)),
@@ -291,9 +298,9 @@ pub fn diff(before: Side, after: Side, sites: &Sites, options: &Options) -> JobD
         only_before,
         only_after,
         stands_out,
-        hidden_sites,
+        hidden_sites: rank(&mut rows, compare, enough, options.top),
         sites: rows,
-        unchanged_sites: unchanged,
+        unchanged_sites,
         warnings,
     }
 }
@@ -305,12 +312,6 @@ fn side_line(side: &Side) -> SideLine {
         earlier_snapshots: side.earlier_snapshots,
         unreadable: side.unreadable.clone(),
     }
-}
-
-/// The pairs of all groups that changed unlike the others of their group.
-fn unlike(pairs: &[Pair], names: &Names, judged: &Judged) -> Option<StandsOut> {
-    let sentence = names.unlike(Values::Changes, &judged.unlike, |_| None);
-    StandsOut::of(judged, sentence, |member| Some(&pairs[member as usize].after))
 }
 
 /// If changes are estimates, with this variance at most.

@@ -6,9 +6,9 @@ use std::ops::Deref;
 use serde::Serialize;
 
 use super::identity::Identity;
+use super::names::ProcessName;
 use crate::analysis::program::Program;
 use crate::analysis::words;
-use crate::facts::Instant;
 use crate::snapshot::Snapshot;
 
 /// A process of a job.
@@ -47,6 +47,10 @@ impl Member {
         }
     }
 
+    pub fn name(&self) -> ProcessName<'_> {
+        (self.rank, &self.host, self.pid)
+    }
+
     /// Whether both are the same process.
     pub fn is_same_process(&self, other: &Member) -> bool {
         let key = |member: &Member| (member.pid, member.started_unix_ns);
@@ -67,10 +71,6 @@ pub struct ProcessRef {
 }
 
 impl ProcessRef {
-    pub fn of(row: &Instant) -> ProcessRef {
-        ProcessRef::new(&row.member, &row.source)
-    }
-
     pub fn new(member: &Member, source: &str) -> ProcessRef {
         ProcessRef {
             rank: member.rank,
@@ -78,6 +78,10 @@ impl ProcessRef {
             pid: member.pid,
             source: source.to_owned(),
         }
+    }
+
+    pub fn name(&self) -> ProcessName<'_> {
+        (self.rank, &self.host, self.pid)
     }
 }
 

@@ -5,16 +5,19 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::identity::Identity;
-use super::member::{Member, ProcessRef, ranges};
+use super::member::{Member, ProcessRef, hosts, ranges};
 use super::outliers::{Example, Outliers};
-use super::parallel::{self, Finding, coordinate};
+use super::parallel::{self, Finding, Judged, Peers, coordinate};
+use super::{Outlier, StandsOut};
+use crate::analysis::program::Program;
 use crate::analysis::words;
 use crate::facts::StackId;
 use crate::job_variables::Dimension;
 
 /// Ranges of numbers, or processes, that a sentence lists.
 const SHOWN: usize = 8;
+/// Processes that a row lists.
+pub const LISTED: usize = 64;
 
 /// How processes are called: by rank if each has its own, otherwise by pid and host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -24,9 +27,13 @@ pub enum Naming {
     Pid,
 }
 
+/// Rank, host and pid of a process.
+pub type ProcessName<'a> = (Option<u32>, &'a str, u32);
+
 impl Naming {
-    pub fn of<'a>(all: impl Iterator<Item = ProcessName<'a>>) -> Naming {
-        let mut ranks: Vec<Option<u32>> = all.map(|process| process.rank).collect();
+    /// `ranks`: of all processes.
+    pub fn of(ranks: impl Iterator<Item = Option<u32>>) -> Naming {
+        let mut ranks: Vec<Option<u32>> = ranks.collect();
         ranks.sort_unstable();
         match ranks.iter().all(Option::is_some) && ranks.windows(2).all(|pair| pair[0] != pair[1]) {
             true => Naming::Rank,
@@ -53,9 +60,9 @@ impl Naming {
             ranges(&numbers, SHOWN)
         };
         match self {
-            Naming::Rank => format!("{noun} {}", numbers(&|process| process.rank)),
+            Naming::Rank => format!("{noun} {}", numbers(&|process| process.0)),
             Naming::Pid if with_hosts => {
-                let mut pids: Vec<(&str, u32)> = of.iter().map(|process| (process.host, process.pid)).collect();
+                let mut pids: Vec<(&str, u32)> = of.iter().map(|&(_, host, pid)| (host, pid)).collect();
                 pids.sort_unstable();
                 let shown = pids.iter().take(SHOWN).map(|(host, pid)| format!("{host}:{pid}"));
                 let shown = shown.collect::<Vec<_>>().join(", ");
@@ -64,39 +71,7 @@ impl Naming {
                     more => format!("{noun} {shown} and {} more", words::count(more)),
                 }
             }
-            Naming::Pid => format!("{noun} {}", numbers(&|process| Some(process.pid))),
-        }
-    }
-}
-
-/// A process, as far as its name needs.
-#[derive(Debug, Clone, Copy)]
-pub struct ProcessName<'a> {
-    pub rank: Option<u32>,
-    pub host: &'a str,
-    pub pid: u32,
-    /// Its part of the job, if sentences may name it.
-    pub identity: Option<&'a Identity>,
-}
-
-impl<'a> From<&'a Member> for ProcessName<'a> {
-    fn from(member: &'a Member) -> ProcessName<'a> {
-        ProcessName {
-            rank: member.identity.rank,
-            host: &member.host,
-            pid: member.pid,
-            identity: Some(&member.identity),
-        }
-    }
-}
-
-impl<'a> From<&'a ProcessRef> for ProcessName<'a> {
-    fn from(process: &'a ProcessRef) -> ProcessName<'a> {
-        ProcessName {
-            rank: process.rank,
-            host: &process.host,
-            pid: process.pid,
-            identity: None,
+            Naming::Pid => format!("{noun} {}", numbers(&|process| Some(process.2))),
         }
     }
 }
@@ -138,36 +113,86 @@ impl Values {
 /// The processes of a job, by number.
 #[derive(Debug)]
 pub struct Names<'a> {
-    processes: Vec<Option<ProcessName<'a>>>,
+    processes: Vec<Option<(&'a Member, &'a str)>>,
     pub naming: Naming,
     with_hosts: bool,
 }
 
 impl<'a> Names<'a> {
-    /// `None`: no process has this number.
-    pub fn of(processes: impl Iterator<Item = Option<&'a Member>>) -> Names<'a> {
-        let processes: Vec<Option<ProcessName>> = processes.map(|member| member.map(ProcessName::from)).collect();
-        let mut hosts = processes.iter().flatten().map(|process| process.host);
-        let first = hosts.next();
+    /// Each with its source; `None`: no process has this number.
+    pub fn of(processes: impl Iterator<Item = Option<(&'a Member, &'a str)>>) -> Names<'a> {
+        let processes: Vec<Option<(&Member, &str)>> = processes.collect();
+        let known = || processes.iter().flatten();
         Names {
-            with_hosts: hosts.any(|host| Some(host) != first),
-            naming: Naming::of(processes.iter().flatten().copied()),
+            with_hosts: hosts(known().map(|(member, _)| &member.host)) > 1,
+            naming: Naming::of(known().map(|(member, _)| member.rank)),
             processes,
         }
     }
 
-    fn get(&self, members: impl Iterator<Item = u32>) -> Vec<ProcessName<'a>> {
-        members
-            .filter_map(|member| *self.processes.get(member as usize)?)
-            .collect()
+    /// Those that are compared with each other, by program.
+    pub fn peers(&self) -> BTreeMap<&'a Program, Peers> {
+        let members = (0..).zip(&self.processes);
+        Peers::by_program(members.filter_map(|(number, process)| Some((number, process.as_ref()?.0))))
+    }
+
+    fn get(&self, member: u32) -> Option<(&'a Member, &'a str)> {
+        *self.processes.get(member as usize)?
+    }
+
+    pub fn process(&self, member: u32) -> Option<ProcessRef> {
+        self.get(member).map(|(member, source)| ProcessRef::new(member, source))
+    }
+
+    fn members(&self, members: impl Iterator<Item = u32>) -> Vec<&'a Member> {
+        members.filter_map(|member| Some(self.get(member)?.0)).collect()
+    }
+
+    fn named(&self, members: &[&Member], with_hosts: bool) -> String {
+        let names: Vec<ProcessName> = members.iter().map(|member| member.name()).collect();
+        self.naming.list(&names, with_hosts)
     }
 
     pub fn list(&self, members: impl Iterator<Item = u32>) -> String {
-        self.naming.list(&self.get(members), self.with_hosts)
+        self.named(&self.members(members), self.with_hosts)
+    }
+
+    /// The outliers of several groups as one; `None` without any. `via`: the caller of a stack.
+    pub fn stands_out(
+        &self,
+        what: Values,
+        judged: &Judged,
+        via: impl Fn(StackId) -> Option<String>,
+    ) -> Option<StandsOut> {
+        let all = || judged.unlike.iter().map(|finding| &finding.outcome);
+        all().next()?;
+        let apart = all().fold(0, |sum: u128, out| sum.saturating_add(out.apart));
+        let mut values: Vec<Example> = all().flat_map(|out| &out.values).copied().collect();
+        values.sort_unstable();
+        let outlier = |(number, bytes)| {
+            Some(Outlier {
+                process: self.process(number)?,
+                bytes,
+            })
+        };
+        Some(StandsOut {
+            count: values.len() as u64,
+            apart_bytes: u64::try_from(apart).unwrap_or(u64::MAX),
+            processes: values.into_iter().take(LISTED).filter_map(outlier).collect(),
+            sentence: self.unlike(what, &judged.unlike, via),
+        })
+    }
+
+    /// Who is unlike the others; if nobody is, what those have that have any.
+    pub fn sentence(&self, what: Values, judged: &Judged, values: &[Example]) -> String {
+        match judged.unlike.is_empty() {
+            true => self.in_common(what, values, judged.range.of_processes),
+            false => self.unlike(what, &judged.unlike, |_| None),
+        }
     }
 
     /// `all 8 ranks: +10 MiB each`, `ranks 0-5: +9 MiB to +11 MiB`. `values`: of those that have one; `of`: the number of all.
-    pub fn in_common(&self, what: Values, values: &[Example], of: u64) -> String {
+    fn in_common(&self, what: Values, values: &[Example], of: u64) -> String {
         let (count, all) = (values.len() as u64, || values.iter().map(|value| value.1));
         let range = what.range(all().min().unwrap_or(0), all().max().unwrap_or(0), count);
         match count == of {
@@ -178,17 +203,16 @@ impl<'a> Names<'a> {
     }
 
     /// The sentences about the outliers of several groups as one, those that are farthest apart first.
-    /// `via`: the caller of a stack.
-    pub fn unlike(&self, what: Values, all: &[Finding], via: impl Fn(StackId) -> Option<String>) -> String {
+    fn unlike(&self, what: Values, all: &[Finding], via: impl Fn(StackId) -> Option<String>) -> String {
         let mut order: Vec<&Finding> = all.iter().collect();
         order.sort_by_key(|finding| std::cmp::Reverse(finding.outcome.apart));
-        let sentence = |of: &&Finding| self.sentence(what, of, of.outcome.path.and_then(&via));
+        let sentence = |of: &&Finding| self.about(what, of, of.outcome.path.and_then(&via));
         parallel::sentence(order.iter().map(sentence))
     }
 
     /// `only rank 17: 30 MiB, none in the 63 others of pipeline stage 1`. `via`: the caller, if only memory that was requested through
     /// it was compared.
-    fn sentence(&self, what: Values, of: &Finding, via: Option<String>) -> String {
+    fn about(&self, what: Values, of: &Finding, via: Option<String>) -> String {
         let (out, group, scope) = (&of.outcome, of.group, of.scope);
         let via = via.map_or_else(String::new, |via| format!(" through {via}"));
         let who = format!("{}{via}", self.who(out, group));
@@ -219,14 +243,14 @@ impl<'a> Names<'a> {
     }
 
     fn who(&self, out: &Outliers, group: &[u32]) -> String {
-        let (members, all) = (self.get(out.members()), self.get(group.iter().copied()));
+        let (members, all) = (self.members(out.members()), self.members(group.iter().copied()));
         let mut per_host: BTreeMap<&str, u64> = BTreeMap::new();
         for process in &all {
-            *per_host.entry(process.host).or_default() += 1;
+            *per_host.entry(&process.host).or_default() += 1;
         }
-        let host = members.first().map_or("", |process| process.host);
+        let host = members.first().map_or("", |process| &process.host);
         let is_on_host = per_host.len() > 1 && members.iter().all(|process| process.host == host);
-        let names = self.naming.list(&members, per_host.len() > 1 && !is_on_host);
+        let names = self.named(&members, per_host.len() > 1 && !is_on_host);
         match is_on_host {
             true if out.count() > 1 && per_host.get(host) == Some(&out.count()) => format!("{names} (all on {host})"),
             true => format!("{names} on {host}"),
@@ -239,12 +263,12 @@ impl<'a> Names<'a> {
 }
 
 /// `tensor rank 0`, if these are all processes of the group that have this coordinate, and others have another.
-fn shared_coordinate(members: &[ProcessName], all: &[ProcessName]) -> Option<String> {
+fn shared_coordinate(members: &[&Member], all: &[&Member]) -> Option<String> {
     if members.len() < 2 || members.len() == all.len() {
         return None;
     }
     Dimension::ALL.iter().find_map(|&dimension| {
-        let of = |process: &ProcessName| process.identity?.groups.get(&dimension).copied();
+        let of = |process: &&Member| process.groups.get(&dimension).copied();
         let at = of(&members[0])?;
         let is_shared = members.iter().all(|process| of(process) == Some(at));
         let is_all = all.iter().filter(|process| of(process) == Some(at)).count() == members.len();
@@ -258,24 +282,13 @@ mod tests {
 
     #[test]
     fn processes_are_named_by_rank_if_each_has_its_own() {
-        let process = |rank, pid| ProcessName {
-            rank,
-            host: "a",
-            pid,
-            identity: None,
-        };
-        let ranks = [process(Some(9), 1), process(Some(8), 2), process(Some(3), 3)];
-        assert_eq!(Naming::of(ranks.into_iter()), Naming::Rank);
+        let ranks = [(Some(9), "a", 1), (Some(8), "a", 2), (Some(3), "a", 3)];
+        let naming = |ranks: &[Option<u32>]| Naming::of(ranks.iter().copied());
+        assert_eq!(naming(&[Some(9), Some(8), Some(3)]), Naming::Rank);
         assert_eq!(Naming::Rank.list(&ranks, true), "ranks 3, 8-9");
         assert_eq!(Naming::Rank.list(&ranks[..1], true), "rank 9");
-        assert_eq!(
-            Naming::of([process(Some(1), 1), process(Some(1), 2)].into_iter()),
-            Naming::Pid
-        );
-        assert_eq!(
-            Naming::of([process(Some(1), 1), process(None, 2)].into_iter()),
-            Naming::Pid
-        );
+        assert_eq!(naming(&[Some(1), Some(1)]), Naming::Pid);
+        assert_eq!(naming(&[Some(1), None]), Naming::Pid);
         assert_eq!(Naming::Pid.list(&ranks, false), "processes 1-3");
         assert_eq!(Naming::Pid.list(&ranks[2..], true), "process a:3");
     }

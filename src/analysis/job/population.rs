@@ -9,7 +9,7 @@ use foldhash::HashMap;
 use super::member::Member;
 use super::names::{Names, Naming, Values};
 use super::outliers::{Chance, Example, Outliers, Range, judge, value};
-use super::parallel::{Judged, Peers};
+use super::parallel::{Finding, Judged, Peers};
 use super::sites::{ProcessSums, Sites};
 use super::{Options, ProcessesOut, Quantity, SiteRow, StandsOut};
 use crate::analysis::program::Program;
@@ -121,35 +121,17 @@ fn paths(parts: &[Part], members: &[u32]) -> Vec<OfPath> {
     found.into_iter().collect()
 }
 
-/// Processes of one program.
+/// What the processes of one program hold.
 #[derive(Debug, Default)]
 pub struct Population {
-    pub program: Program,
-    members: Vec<u32>,
     sites: HashMap<SiteId, Sums>,
     /// Memory of call sites beyond [`SITES_MAX`].
     pub beyond: Tally,
 }
 
-/// What stands out in a population.
-#[derive(Debug, Default)]
-pub struct Judgement {
-    pub sites: Vec<(SiteRow, Vec<u32>)>,
-    pub processes: Vec<(ProcessesOut, Vec<u32>)>,
-    pub warnings: Vec<String>,
-}
-
 impl Population {
-    pub fn of(program: &Program) -> Population {
-        Population {
-            program: program.clone(),
-            ..Population::default()
-        }
-    }
-
     /// Adds a process.
     pub fn add(&mut self, number: u32, sums: &ProcessSums) {
-        self.members.push(number);
         for rows in sums.sites.chunk_by(|a, b| a.site == b.site) {
             let site = rows[0].site;
             if self.sites.len() == SITES_MAX && !self.sites.contains_key(&site) {
@@ -159,61 +141,21 @@ impl Population {
             self.sites.entry(site).or_default().add(number, rows);
         }
     }
-
-    /// Judges the processes.
-    pub fn judge(&mut self, sites: &Sites, rows: &[Option<Instant>], options: &Options) -> Judgement {
-        self.members.sort_unstable();
-        let mut judgement = Judgement::default();
-        let naming = naming(&self.program, &self.members, rows, &mut judgement.warnings);
-        let mut names = Names::of(rows.iter().map(|row| Some(&row.as_ref()?.member)));
-        names.naming = naming;
-        let identity = |&member: &u32| Some((member, &rows.get(member as usize)?.as_ref()?.member.identity));
-        let context = Judging {
-            program: &self.program,
-            sites,
-            rows,
-            names,
-            peers: Peers::of(self.members.iter().filter_map(identity)),
-            with_values: options.values,
-            any_sampled: rows.iter().flatten().any(|row| row.sampling.is_some()),
-        };
-        let mut known: Vec<(&SiteId, &Sums)> = self.sites.iter().collect();
-        known.sort_unstable_by_key(|(site, _)| **site);
-        let known = known.into_iter().map(|(site, sums)| context.site(*site, sums));
-        judgement.sites = known.collect();
-        type ValueOf = fn(&Instant) -> (u64, f64);
-        let quantities: [(Quantity, ValueOf); 2] = [
-            (Quantity::Held, |row| (row.held.bytes, row.held_scatter())),
-            (Quantity::Peak, |row| (row.peak_bytes, 0.0)),
-        ];
-        // Peaks are of all memory, also of what a filter left out.
-        let is_wanted = |what: Quantity| what != Quantity::Peak || options.filter.is_empty();
-        for (what, of) in quantities.into_iter().filter(|(what, _)| is_wanted(*what)) {
-            let of = |&member: &u32| (member, context.row(member).map_or((0, 0.0), of));
-            let values = || context.peers.members.iter().map(of);
-            let chance = Chance {
-                of_byte: values().map(|(_, (_, scatter))| scatter).fold(0.0, f64::max),
-                of_value: 0.0,
-            };
-            let values: Vec<Example> = values().map(|(member, (bytes, _))| (member, value(bytes))).collect();
-            let judged = context.peers.judge(&values, chance);
-            if let Some((out, members)) = context.stands_out(&judged, &[]) {
-                judgement.processes.push((ProcessesOut { what, out }, members));
-            }
-        }
-        judgement
-    }
 }
 
-struct Judging<'a> {
-    program: &'a Program,
-    sites: &'a Sites,
-    rows: &'a [Option<Instant>],
-    names: Names<'a>,
-    peers: Peers,
-    with_values: bool,
+/// What the processes of one program are judged with.
+pub struct Judging<'a> {
+    pub program: &'a Program,
+    pub peers: &'a Peers,
+    pub names: &'a Names<'a>,
+    pub sites: &'a Sites,
+    /// The processes of all programs, by number.
+    pub rows: &'a [Option<Instant>],
+    pub options: &'a Options,
     /// Some process was sampled.
-    any_sampled: bool,
+    pub is_sampled: bool,
+    /// By number: whether the process stands out.
+    pub stands_out: &'a mut [bool],
 }
 
 impl Judging<'_> {
@@ -221,7 +163,39 @@ impl Judging<'_> {
         self.rows.get(member as usize)?.as_ref()
     }
 
-    fn site(&self, site: SiteId, sums: &Sums) -> (SiteRow, Vec<u32>) {
+    /// The sums of processes that stand out.
+    pub fn sums(&mut self) -> Vec<ProcessesOut> {
+        type ValueOf = fn(&Instant) -> (u64, f64);
+        let quantities: [(Quantity, ValueOf); 2] = [
+            (Quantity::Held, |row| (row.held.bytes, row.held_scatter())),
+            (Quantity::Peak, |row| (row.peak_bytes, 0.0)),
+        ];
+        // Peaks are of all memory, also of what a filter left out.
+        let is_wanted = |what: Quantity| what != Quantity::Peak || self.options.filter.is_empty();
+        let quantities = quantities.into_iter().filter(|(what, _)| is_wanted(*what));
+        let mut found = Vec::new();
+        for (what, of) in quantities.collect::<Vec<_>>() {
+            let of = |&member: &u32| (member, self.row(member).map_or((0, 0.0), of));
+            let values = || self.peers.members.iter().map(of);
+            let chance = Chance {
+                of_byte: values().map(|(_, (_, scatter))| scatter).fold(0.0, f64::max),
+                of_value: 0.0,
+            };
+            let values: Vec<Example> = values().map(|(member, (bytes, _))| (member, value(bytes))).collect();
+            let judged = self.peers.judge(&values, chance);
+            found.extend(self.find(&judged, &[]).map(|out| ProcessesOut { what, out }));
+        }
+        found
+    }
+
+    /// All call sites.
+    pub fn sites(&mut self, population: &Population) -> Vec<SiteRow> {
+        let mut sites: Vec<(&SiteId, &Sums)> = population.sites.iter().collect();
+        sites.sort_unstable_by_key(|(site, _)| **site);
+        sites.into_iter().map(|(site, sums)| self.site(*site, sums)).collect()
+    }
+
+    fn site(&mut self, site: SiteId, sums: &Sums) -> SiteRow {
         let parts = sums.parts();
         let values = values(&parts);
         // A process that was sampled may have had some where no block was chosen.
@@ -230,7 +204,7 @@ impl Judging<'_> {
             None if values.binary_search_by_key(member, |value| value.0).is_ok() => 0.0,
             None => self.row(*member).map_or(0.0, Instant::site_scatter),
         };
-        let is_exact = !self.any_sampled && sums.scatter.is_empty();
+        let is_exact = !self.is_sampled && sums.scatter.is_empty();
         let chance = |members: &[u32]| match is_exact {
             true => Chance::default(),
             false => Chance {
@@ -253,8 +227,8 @@ impl Judging<'_> {
             })
         };
         let judged = self.peers.judge_closer(&values, chance, behind);
-        let (stands_out, members) = self.stands_out(&judged, &parts).unzip();
-        let row = SiteRow {
+        let stands_out = self.find(&judged, &parts);
+        SiteRow {
             program: self.program.clone(),
             site: self.sites.get(site),
             range: judged.range,
@@ -262,27 +236,24 @@ impl Judging<'_> {
             processes: values.len() as u64,
             differs: judged.differs && stands_out.is_none(),
             stands_out,
-            values: if self.with_values { values } else { Vec::new() },
-        };
-        (row, members.unwrap_or_default())
+            values: if self.options.values { values } else { Vec::new() },
+        }
     }
 
-    /// The findings of all groups as one, and the processes. `parts`: those of the call site.
-    fn stands_out(&self, judged: &Judged, parts: &[Part]) -> Option<(StandsOut, Vec<u32>)> {
+    /// The findings of all groups as one. `parts`: those of the call site.
+    fn find(&mut self, judged: &Judged, parts: &[Part]) -> Option<StandsOut> {
+        judged
+            .members()
+            .for_each(|member| self.stands_out[member as usize] = true);
         // The caller that tells a stack from the others of its site.
         let via = |path: StackId| {
-            let finding = judged
-                .unlike
-                .iter()
-                .find(|finding| finding.outcome.path == Some(path))?;
+            let is_of_path = |finding: &&Finding| finding.outcome.path == Some(path);
+            let finding = judged.unlike.iter().find(is_of_path)?;
             let others = paths(parts, finding.group).into_iter().map(|(other, _)| other);
             let others: Vec<StackId> = others.filter(|other| *other != path).collect();
             self.sites.via(path, &others)
         };
-        let sentence = self.names.unlike(Values::Bytes, &judged.unlike, via);
-        let mut members: Vec<u32> = judged.members().collect();
-        members.sort_unstable();
-        Some((StandsOut::of(judged, sentence, |member| self.row(member))?, members))
+        self.names.stands_out(Values::Bytes, judged, via)
     }
 }
 
@@ -297,7 +268,7 @@ fn is_more(out: &Outliers, sums: &[Example], range: &Range, is_alike: bool) -> b
 }
 
 /// Ranks name processes if each process has its own.
-fn naming(program: &Program, members: &[u32], rows: &[Option<Instant>], warnings: &mut Vec<String>) -> Naming {
+pub fn naming(program: &Program, members: &[u32], rows: &[Option<Instant>], warnings: &mut Vec<String>) -> Naming {
     let rows = || members.iter().filter_map(|member| rows.get(*member as usize)?.as_ref());
     let mut ranks: Vec<u32> = rows().filter_map(|row| row.member.rank).collect();
     ranks.sort_unstable();

@@ -9,8 +9,9 @@ use foldhash::HashMap;
 use serde::Serialize;
 
 use super::member::ProcessRef;
+use super::names::Names;
 use super::sites::{Site, Sites};
-use crate::facts::{Instant, SiteId};
+use crate::facts::SiteId;
 use crate::kind::Kind;
 use crate::snapshot::Snapshot;
 
@@ -113,7 +114,7 @@ impl Shared {
     }
 
     /// The largest first, and the number of handles that were not kept.
-    pub fn rows(self, sites: &Sites, rows: &[Option<Instant>]) -> (Vec<SharedRow>, u64) {
+    pub fn rows(self, sites: &Sites, names: &Names) -> (Vec<SharedRow>, u64) {
         let mut alike: BTreeMap<Alike, SharedSum> = BTreeMap::new();
         for memory in self.memories.into_values() {
             let Some(first) = memory.users.iter().min() else {
@@ -127,7 +128,6 @@ impl Shared {
             sum.blocks += 1;
             sum.opened_at.insert(first.1);
         }
-        let process = |number: &u32| Some(ProcessRef::of(rows.get(*number as usize)?.as_ref()?));
         // The numbers of sites depend on which process was read first, their texts do not.
         let first_of = |opened: BTreeSet<SiteId>| {
             let sites = opened.into_iter().map(|site| sites.get(site));
@@ -137,10 +137,12 @@ impl Shared {
             Some(SharedRow {
                 bytes: sum.bytes,
                 blocks: sum.blocks,
-                owner: owner.and_then(|(number, _)| process(&number)),
+                owner: owner.and_then(|(number, _)| names.process(number)),
                 site: owner.map(|(_, site)| sites.get(site)),
                 of_users: users.len() as u64,
-                users: users.iter().filter_map(process).take(USERS).collect(),
+                users: (users.iter().filter_map(|user| names.process(*user)))
+                    .take(USERS)
+                    .collect(),
                 opened_at: first_of(sum.opened_at)?,
             })
         };

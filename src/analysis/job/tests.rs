@@ -188,7 +188,7 @@ fn all_ranks_with_an_unusual_sum_are_marked() {
 fn of_many_ranks_without_memory_some_are_listed() {
     let report = job(400, |rank| vec![MIB, if rank % 4 == 0 { 0 } else { 10 * MIB }]);
     let out = report.sites[0].stands_out.as_ref().expect("outliers");
-    assert_eq!((out.count, out.processes.len()), (100, LISTED));
+    assert_eq!((out.count, out.processes.len()), (100, names::LISTED));
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //!
 //! Deliberately absent: the series of each process; `--per-process` shows them.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use serde::Serialize;
 
@@ -16,8 +16,9 @@ use super::parallel::{Compared, groups};
 use super::sites::Site;
 use crate::analysis::opaque::OpaquePool;
 use crate::analysis::program::Program;
+use crate::analysis::site::Fingerprint;
 use crate::analysis::tally::Tally;
-use crate::analysis::trend::{Against, Class, Classes, Measure, POINTS_NEEDED, Row, Trend};
+use crate::analysis::trend::{Against, Class, Classes, Measure, POINTS_NEEDED, Trend};
 use crate::analysis::words;
 use crate::facts::rank;
 
@@ -29,7 +30,7 @@ const NAMED: usize = 64;
 /// A warning for each of a thousand processes does not help.
 const WARNINGS: usize = 10;
 
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct JobTrend {
     pub format: &'static str,
@@ -105,6 +106,9 @@ pub struct SiteTrend {
     /// In all processes together.
     pub first: Tally,
     pub last: Tally,
+    /// The most bytes that one process held.
+    #[serde(skip)]
+    pub most: u64,
     /// Units until the device of one of them is full.
     pub full_after: Option<f64>,
     /// Who grows by how much, in words.
@@ -125,59 +129,46 @@ pub struct Growing {
 /// Trends of processes, added one after the other.
 #[derive(Debug, Default)]
 pub struct Job {
-    program: Program,
-    against: Against,
-    processes: Vec<ProcessTrend>,
-    sites: Vec<Sums>,
-    numbers: HashMap<(crate::analysis::site::Fingerprint, bool, Option<&'static str>), usize>,
-    opaque_pools: Vec<OpaquePool>,
-    warnings: Vec<String>,
+    /// Without its call sites.
+    trend: JobTrend,
+    sites: BTreeMap<SiteKey, (Site, Vec<OfProcess>)>,
 }
 
-#[derive(Debug)]
-struct Sums {
-    site: Site,
-    /// In processes that were judged.
-    all: Vec<Of>,
-    most: u64,
-    first: Tally,
-    last: Tally,
-}
+/// Cached memory is apart from held memory, and each kind of object.
+type SiteKey = (Fingerprint, bool, Option<&'static str>);
 
-/// A site in a process.
+/// A call site in a process that was judged.
 #[derive(Debug, Clone, Copy)]
-struct Of {
-    process: usize,
+struct OfProcess {
+    process: u32,
     class: Class,
     judged_by: Measure,
+    /// In bytes, or in objects.
     pace: f64,
-    first: u64,
-    last: u64,
+    first: Tally,
+    last: Tally,
+    most: u64,
     full_after: Option<f64>,
 }
 
 impl Job {
     /// Adds the trend of a process, all of whose rows that change must be in it.
     pub fn add(&mut self, trend: &Trend) {
-        let number = self.processes.len();
-        let judged = !(trend.too_few || trend.no_marks || trend.too_few_marks);
         let Some((span, (last, at_exit))) = trend.processes.last().zip(trend.end()) else {
             return;
         };
-        if number == 0 {
-            (self.program, self.against) = (trend.program.clone(), trend.against);
+        let process = self.trend.processes.len() as u32;
+        if process == 0 {
+            (self.trend.program, self.trend.against) = (trend.program.clone(), trend.against);
         }
-        let growing: Vec<&Row> = trend
-            .rows
-            .iter()
-            .filter(|row| judged && row.class.is_growth())
-            .collect();
-        let first = trend
-            .points
-            .iter()
-            .find(|point| point.process + 1 == trend.processes.len());
+        let judged = !(trend.too_few || trend.no_marks || trend.too_few_marks);
+        let rows = || trend.rows.iter().filter(|_| judged);
+        let growing = || rows().filter(|row| row.class.is_growth());
+        let of_memory = growing().filter(|row| row.site.object.is_none());
+        let mut points = trend.points.iter();
+        let first = points.find(|point| point.process + 1 == trend.processes.len());
         let full = trend.devices.iter().filter_map(|device| device.full_after);
-        self.processes.push(ProcessTrend {
+        self.trend.processes.push(ProcessTrend {
             member: span.member.clone(),
             source: at_exit.unwrap_or(last).source.clone(),
             points: trend.points.len(),
@@ -187,79 +178,41 @@ impl Job {
             first: first.map_or_else(Tally::default, |point| point.held),
             last: last.held,
             at_exit: at_exit.map(|point| point.held),
-            growing: growing.len(),
-            pace: total(
-                growing
-                    .iter()
-                    .filter(|row| row.site.object.is_none())
-                    .map(|row| row.bytes.pace),
-            ),
+            growing: growing().count(),
+            pace: total(of_memory.map(|row| row.bytes.pace)),
             full_after: full.min_by(f64::total_cmp),
             is_complete: trend.points.iter().all(|point| point.is_complete),
         });
-        self.opaque_pools.extend_from_slice(&trend.opaque_pools);
+        self.trend.opaque_pools.extend_from_slice(&trend.opaque_pools);
         for warning in &trend.warnings {
-            if self.warnings.len() < WARNINGS && !self.warnings.contains(warning) {
-                self.warnings.push(warning.clone());
+            if self.trend.warnings.len() < WARNINGS && !self.trend.warnings.contains(warning) {
+                self.trend.warnings.push(warning.clone());
             }
         }
-        for row in trend.rows.iter().filter(|_| judged) {
-            self.add_row(number, row);
-        }
-    }
-
-    fn add_row(&mut self, process: usize, row: &Row) {
-        let key = (row.site.fingerprint, row.site.pool, row.site.object);
-        let next = self.sites.len();
-        let nth = *self.numbers.entry(key).or_insert(next);
-        if nth == next {
-            self.sites.push(Sums {
-                site: row.site.clone(),
-                all: Vec::new(),
-                most: 0,
-                first: Tally::default(),
-                last: Tally::default(),
+        for row in rows() {
+            let key = (row.site.fingerprint, row.site.pool, row.site.object);
+            let (_, all) = (self.sites.entry(key)).or_insert_with(|| (row.site.clone(), Vec::new()));
+            all.push(OfProcess {
+                process,
+                class: row.class,
+                judged_by: row.judged_by,
+                // Bytes say more to the reader, even if the number of blocks decided.
+                pace: row.shown().pace,
+                first: Tally::new(row.bytes.first, row.count.first),
+                last: Tally::new(row.bytes.last, row.count.last),
+                most: row.bytes.most,
+                full_after: row.full_after,
             });
         }
-        let sums = &mut self.sites[nth];
-        // Bytes say more to the reader, even if the number of blocks decided.
-        let shown = row.shown();
-        sums.most = sums.most.max(row.bytes.most);
-        sums.first.join(Tally::new(row.bytes.first, row.count.first));
-        sums.last.join(Tally::new(row.bytes.last, row.count.last));
-        sums.all.push(Of {
-            process,
-            class: row.class,
-            judged_by: row.judged_by,
-            pace: shown.pace,
-            first: shown.first,
-            last: shown.last,
-            full_after: row.full_after,
-        });
     }
 
     /// The trend of the job.
     pub fn finish(self, options: &Options) -> JobTrend {
-        let Job {
-            program,
-            against,
-            processes,
-            sites,
-            opaque_pools,
-            warnings,
-            ..
-        } = self;
-        let words = Words::of(&processes, against);
-        let (mut classes, mut rows, mut hidden) = (Classes::default(), Vec::new(), 0);
-        for sums in sites {
-            let most = sums.most;
-            let row = words.row(sums);
-            classes.add(row.class);
-            match most >= options.min_bytes || row.site.object.is_some() {
-                true => rows.push(row),
-                false => hidden += 1,
-            }
-        }
+        let Job { mut trend, sites } = self;
+        let words = Words::of(&trend);
+        let judged = words.judged;
+        let mut rows: Vec<SiteTrend> = sites.into_values().map(|(site, all)| words.row(site, all)).collect();
+        rows.iter().for_each(|row| trend.classes.add(row.class));
         let order = |a: &SiteTrend, b: &SiteTrend| {
             (a.class.cmp(&b.class))
                 .then_with(|| a.site.is_of_library().cmp(&b.site.is_of_library()))
@@ -267,34 +220,23 @@ impl Job {
                 .then_with(|| b.last.bytes.cmp(&a.last.bytes))
                 .then_with(|| a.site.order().cmp(&b.site.order()))
         };
-        let hidden_sites = hidden + rank(&mut rows, order, |_| true, options.top);
-        let hosts = hosts(processes.iter().map(|process| &process.member.host));
-        let judged = processes.iter().filter(|process| process.judged).count();
-        let mut processes = processes;
-        processes.sort_by_cached_key(|process| {
-            let ProcessRef {
-                rank,
-                host,
-                pid,
-                source,
-            } = ProcessRef::new(&process.member, &process.source);
-            (rank.unwrap_or(u32::MAX), host, pid, source)
+        let wanted = |row: &SiteTrend| row.most >= options.min_bytes || row.site.object.is_some();
+        let hidden_sites = rank(&mut rows, order, wanted, options.top);
+        trend.processes.sort_by_cached_key(|process| {
+            let (rank, host, pid) = process.member.name();
+            (rank.unwrap_or(u32::MAX), host.to_owned(), pid, process.source.clone())
         });
         JobTrend {
             format: FORMAT,
             version: VERSION,
-            program,
-            against,
-            hosts,
+            hosts: hosts(trend.processes.iter().map(|process| &process.member.host)),
             points_needed: POINTS_NEEDED,
             judged,
-            growing: classes.growing(),
-            classes,
+            growing: trend.classes.growing(),
             hidden_sites,
             sites: rows,
-            processes,
-            opaque_pools: OpaquePool::merged(opaque_pools),
-            warnings,
+            opaque_pools: OpaquePool::merged(std::mem::take(&mut trend.opaque_pools)),
+            ..trend
         }
     }
 }
@@ -310,9 +252,12 @@ fn total(paces: impl Iterator<Item = f64>) -> f64 {
     paces.fold(0.0, |sum, pace| sum + pace)
 }
 
-/// What sentences need of the processes.
+fn soonest(of: &[OfProcess]) -> Option<f64> {
+    of.iter().filter_map(|of| of.full_after).min_by(f64::total_cmp)
+}
+
+/// What rows need of the processes.
 struct Words<'p> {
-    processes: &'p [ProcessTrend],
     names: Names<'p>,
     judged: usize,
     /// Of the judged ones.
@@ -321,33 +266,37 @@ struct Words<'p> {
 }
 
 impl<'p> Words<'p> {
-    fn of(processes: &'p [ProcessTrend], against: Against) -> Words<'p> {
+    fn of(trend: &'p JobTrend) -> Words<'p> {
+        let processes = &trend.processes;
+        let judged = (0..).zip(processes).filter(|(_, process)| process.judged);
         Words {
-            names: Names::of(processes.iter().map(|process| Some(&process.member))),
-            judged: processes.iter().filter(|process| process.judged).count(),
-            groups: {
-                let judged = (0..).zip(processes).filter(|(_, process)| process.judged);
-                groups(judged.map(|(number, process)| (number, &process.member.identity)))
-            },
-            processes,
-            against,
+            names: Names::of((processes.iter()).map(|process| Some((&process.member, &*process.source)))),
+            judged: judged.clone().count(),
+            groups: groups(judged.map(|(number, process)| (number, &process.member.identity))),
+            against: trend.against,
         }
     }
 
-    fn row(&self, sums: Sums) -> SiteTrend {
+    fn row(&self, site: Site, all: Vec<OfProcess>) -> SiteTrend {
         let mut classes = Classes::default();
-        sums.all.iter().for_each(|of| classes.add(of.class));
-        let class = sums.all.iter().map(|of| of.class).min().unwrap_or(Class::TooFew);
-        let mut same: Vec<Of> = sums.all.into_iter().filter(|of| of.class == class).collect();
+        all.iter().for_each(|of| classes.add(of.class));
+        let class = all.iter().map(|of| of.class).min().unwrap_or(Class::TooFew);
+        let (first, last) = (all.iter().map(|of| of.first), all.iter().map(|of| of.last));
+        let (first, last) = (Tally::total(first), Tally::total(last));
+        let most = all.iter().map(|of| of.most).max().unwrap_or(0);
+        let mut same: Vec<OfProcess> = all.into_iter().filter(|of| of.class == class).collect();
         same.sort_by(|a, b| b.pace.total_cmp(&a.pace).then(a.process.cmp(&b.process)));
-        let growing = same.iter().take(NAMED).map(|of| {
-            let process = &self.processes[of.process];
-            Growing {
-                process: ProcessRef::new(&process.member, &process.source),
+        let shown = |tally: Tally| match site.object {
+            Some(_) => tally.count,
+            None => tally.bytes,
+        };
+        let growing = same.iter().take(NAMED).filter_map(|of| {
+            Some(Growing {
+                process: self.names.process(of.process)?,
                 pace: of.pace,
-                first: of.first,
-                last: of.last,
-            }
+                first: shown(of.first),
+                last: shown(of.last),
+            })
         });
         SiteTrend {
             class,
@@ -357,53 +306,48 @@ impl<'p> Words<'p> {
             judged: self.judged,
             processes: growing.collect(),
             pace: total(same.iter().map(|of| of.pace)),
-            first: sums.first,
-            last: sums.last,
-            full_after: same.iter().filter_map(|of| of.full_after).min_by(f64::total_cmp),
-            sentence: self.sentence(&sums.site, &same),
-            site: sums.site,
+            first,
+            last,
+            most,
+            full_after: soonest(&same),
+            sentence: self.sentence(&site, &same),
+            site,
         }
     }
 
     /// `only rank 5 of 8: +30 MiB per hour, full in 3 h`, `all 8 ranks: +9 MiB to +11 MiB per hour each`.
-    fn sentence(&self, site: &Site, same: &[Of]) -> String {
-        let names = || self.names.list(same.iter().map(|of| of.process as u32));
-        let only = if same.len() == 1 { "only " } else { "" };
+    fn sentence(&self, site: &Site, same: &[OfProcess]) -> String {
+        let names = || self.names.list(same.iter().map(|of| of.process));
         // Where stages are known, the processes of one are compared with each other.
-        let has_all = |group: &&Compared| same.iter().all(|of| group.all.contains(&(of.process as u32)));
+        let has_all = |group: &&Compared| same.iter().all(|of| group.all.contains(&of.process));
         let stage = self.groups.iter().filter(|group| group.all.len() > 1).find(has_all);
         let (of, scope) = stage.map_or((self.judged, String::new()), |group| {
             (group.all.len(), group.scope.to_string())
         });
         let all = format!("{} {}", words::count(of as u64), self.names.naming.noun(of as u64));
+        let (only, each) = match same.len() {
+            1 => ("only ", ""),
+            _ => ("", " each"),
+        };
         let who = match (same.len(), of) {
             (1, 1) => names(),
             (n, of) if n == of => format!("all {all}{scope}"),
             _ if !scope.is_empty() => format!("{only}{} of the {all}{scope}", names()),
             _ => format!("{only}{} of {}", names(), words::count(of as u64)),
         };
-        let pace = |pace: f64| match site.object {
-            Some(_) => format!("{pace:+.1}"),
-            None => words::signed_bytes(pace as i128),
+        let pace = |of: Option<&OfProcess>| match (of.map_or(0.0, |of| of.pace), site.object) {
+            (pace, Some(_)) => format!("{pace:+.1}"),
+            (pace, None) => words::signed_bytes(pace as i128),
         };
-        let (most, least) = (
-            same.first().map_or(0.0, |of| of.pace),
-            same.last().map_or(0.0, |of| of.pace),
-        );
-        let (most, least) = (pace(most), pace(least));
-        let each = if same.len() > 1 { " each" } else { "" };
+        let (most, least) = (pace(same.first()), pace(same.last()));
         let paces = if most == least {
             most
         } else {
             format!("{least} to {most}")
         };
-        let full = same.iter().filter_map(|of| of.full_after).min_by(f64::total_cmp);
-        let full = full.map(|after| format!(", a device is full in {}", self.against.span(after)));
-        format!(
-            "{who}: {paces} per {}{each}{}",
-            self.against.unit(),
-            full.unwrap_or_default()
-        )
+        let full = soonest(same).map(|after| format!(", a device is full in {}", self.against.span(after)));
+        let (unit, full) = (self.against.unit(), full.unwrap_or_default());
+        format!("{who}: {paces} per {unit}{each}{full}")
     }
 }
 

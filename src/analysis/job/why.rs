@@ -25,7 +25,7 @@ use crate::snapshot::Class;
 pub const FORMAT: &str = "culeak-job-why";
 pub const VERSION: u32 = 2;
 
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct JobWhy {
     pub format: &'static str,
@@ -86,20 +86,21 @@ type Key = (Program, Class, String, String, String, Option<String>);
 /// Answers of processes, added one after the other.
 #[derive(Debug, Default)]
 pub struct Job {
-    processes: Vec<ProcessAnswer>,
+    /// Without its holders.
+    answer: JobWhy,
     holders: BTreeMap<Key, BTreeMap<u32, Tally>>,
-    changed: Tally,
-    not_searched: Tally,
 }
 
 impl Job {
-    /// Adds the answer of a process, which must list all of its holders.
-    pub fn add(&mut self, source: String, member: Member, why: &Why) {
-        let number = self.processes.len() as u32;
-        let program = member.program.clone();
-        self.add_with(source, member, why.total);
-        self.changed.join(why.changed);
-        self.not_searched.join(why.not_searched);
+    /// Adds a process, whose answer must list all of its holders; `None`: it has no memory that was asked for.
+    pub fn add(&mut self, source: String, member: Member, why: Option<&Why>) {
+        let (number, program) = (self.answer.processes.len() as u32, member.program.clone());
+        let total = why.map_or_else(Tally::default, |why| why.total);
+        self.answer.total.join(total);
+        self.answer.processes.push(ProcessAnswer { source, member, total });
+        let Some(why) = why else { return };
+        self.answer.changed.join(why.changed);
+        self.answer.not_searched.join(why.not_searched);
         for origin in &why.origins {
             let name = origin.key.text_without_type();
             for row in &origin.holders {
@@ -111,36 +112,19 @@ impl Job {
                     row.label.clone(),
                     row.place.clone(),
                 );
-                self.holders
-                    .entry(key)
-                    .or_default()
-                    .entry(number)
-                    .or_default()
-                    .join(row.tally);
+                let values = self.holders.entry(key).or_default();
+                values.entry(number).or_default().join(row.tally);
             }
         }
     }
 
-    /// Adds a process without memory that was asked for.
-    pub fn add_without(&mut self, source: String, member: Member) {
-        self.add_with(source, member, Tally::default());
-    }
-
-    fn add_with(&mut self, source: String, member: Member, total: Tally) {
-        self.processes.push(ProcessAnswer { source, member, total });
-    }
-
     /// The answer of the job.
     pub fn finish(self, unreadable: Vec<Unreadable>, options: &Options) -> JobWhy {
-        let Job {
-            processes,
-            holders,
-            changed,
-            not_searched,
-        } = self;
-        let members = || processes.iter().map(|process| &process.member);
-        let (peers, names) = (Peers::by_program((0..).zip(members())), Names::of(members().map(Some)));
-        let row = |(key, values)| row(&processes, &peers, &names, key, &values);
+        let Job { answer, holders } = self;
+        let processes = &answer.processes;
+        let names = Names::of((processes.iter()).map(|process| Some((&process.member, &*process.source))));
+        let peers = names.peers();
+        let row = |(key, values)| row(&peers, &names, key, &values);
         let mut rows: Vec<HolderRow> = holders.into_iter().map(row).collect();
         // Those of one key order stay in it.
         rows.sort_by_key(|row| std::cmp::Reverse((row.stands_out, row.tally.bytes)));
@@ -148,39 +132,30 @@ impl Job {
         JobWhy {
             format: FORMAT,
             version: VERSION,
-            hosts: hosts(members().map(|member| &member.host)),
-            programs: peers.keys().map(|program| (*program).clone()).collect(),
-            total: Tally::total(processes.iter().map(|process| process.total)),
+            hosts: hosts(processes.iter().map(|process| &process.member.host)),
+            programs: peers.into_keys().cloned().collect(),
             holders: rows,
             hidden_holders: hidden.len(),
             hidden: Tally::total(hidden.iter().map(|row| row.tally)),
-            changed,
-            not_searched,
             unreadable,
-            processes,
+            ..answer
         }
     }
 }
 
 fn row(
-    processes: &[ProcessAnswer],
     peers: &BTreeMap<&Program, Peers>,
     names: &Names,
     (program, class, origin, path, label, place): Key,
     values: &BTreeMap<u32, Tally>,
 ) -> HolderRow {
-    let peers = &peers[&program];
-    let bytes: Vec<Example> = values
-        .iter()
-        .map(|(&member, tally)| (member, value(tally.bytes)))
-        .collect();
-    let judged = peers.judge(&bytes, Chance::default());
+    let bytes = values.iter().map(|(&member, tally)| (member, value(tally.bytes)));
+    let bytes: Vec<Example> = bytes.collect();
+    let judged = peers[&program].judge(&bytes, Chance::default());
     let largest = values.iter().max_by_key(|(_, tally)| tally.bytes);
+    let largest = largest.and_then(|(&member, _)| names.process(member));
     HolderRow {
-        sentence: match judged.unlike.is_empty() {
-            true => names.in_common(Values::Bytes, &bytes, judged.range.of_processes),
-            false => names.unlike(Values::Bytes, &judged.unlike, |_| None),
-        },
+        sentence: names.sentence(Values::Bytes, &judged, &bytes),
         program,
         class,
         origin,
@@ -189,7 +164,7 @@ fn row(
         place,
         tally: Tally::total(values.values().copied()),
         range: judged.range,
-        largest: largest.map_or_else(String::new, |(&member, _)| processes[member as usize].source.clone()),
+        largest: largest.map_or_else(String::new, |process| process.source),
         stands_out: !judged.unlike.is_empty(),
     }
 }
@@ -219,7 +194,7 @@ mod tests {
             let why = Why::of(&snapshot, &why::Options::default()).expect("an answer");
             let mut member = Member::of(&snapshot);
             place(&mut member);
-            job.add(format!("{rank}.json"), member, &why);
+            job.add(format!("{rank}.json"), member, Some(&why));
         }
         job.finish(Vec::new(), &Options::default())
     }

@@ -163,7 +163,7 @@ fn processes(diff: &JobDiff, top: Option<usize>, page: &mut Document) {
     changed.truncate(changed.len() - hidden);
     let by_name = changed.iter().any(|pair| pair.by == By::Name);
     if !changed.is_empty() {
-        let rows = members(changed, |pair| &pair.after)
+        let rows = members(changed, |pair| &pair.after.member)
             .column("before", |pair| Cell::Size(pair.before.held.bytes))
             .column("after", |pair| Cell::Size(pair.after.held.bytes))
             .column("change", |pair| Cell::Delta(pair.change(), None))

@@ -2,7 +2,7 @@
 
 use culeak::analysis::job::JobReport;
 use culeak::analysis::job::member::ProcessRef;
-use culeak::analysis::job::names::{Naming, ProcessName};
+use culeak::analysis::job::names::Naming;
 use culeak::analysis::job::shared::SharedRow;
 
 use super::super::units;
@@ -25,9 +25,9 @@ pub fn write(job: &JobReport, page: &mut Document) {
 
 /// `64 MiB in 2 blocks of rank 0, weights  train.py:12; open in ranks 1-7, attach  train.py:40`
 fn lines(job: &JobReport) -> impl Iterator<Item = String> {
-    let naming = Naming::of((job.processes.iter()).map(|process| ProcessName::from(&process.row.member)));
+    let naming = Naming::of((job.processes.iter()).map(|process| process.row.member.rank));
     // Handles are valid on one host.
-    let list = move |of: &[ProcessRef]| naming.list(&of.iter().map(ProcessName::from).collect::<Vec<_>>(), false);
+    let list = move |of: &[ProcessRef]| naming.list(&of.iter().map(ProcessRef::name).collect::<Vec<_>>(), false);
     let host = |row: &SharedRow| match row.users.first() {
         Some(user) if job.hosts > 1 => format!(" on {}", Escaped(&user.host)),
         _ => String::new(),

@@ -5,7 +5,7 @@ use culeak::analysis::report::shell_word;
 use culeak::analysis::tally::Tally;
 use culeak::analysis::trend::{Against, Class};
 
-use super::{bad_if, part, subject};
+use super::{bad_if, members, part, subject};
 use crate::document::{BAD, Cell, Document, GOOD, Rows, WARN, counted, styled};
 use crate::text::trend::{classes, sizes, style};
 use crate::text::units::when;
@@ -107,18 +107,13 @@ fn sites(trend: &JobTrend, page: &mut Document) {
 fn processes(trend: &JobTrend, mut growing: Vec<&ProcessTrend>, page: &mut Document) {
     let hidden = growing.len().saturating_sub(PROCESSES);
     growing.truncate(PROCESSES);
-    let has_ranks = growing.iter().any(|process| process.member.rank.is_some());
-    let rank = |process: &&ProcessTrend| process.member.rank.map_or_else(String::new, |rank| rank.to_string());
     let unit = trend.against.unit();
     let full = |process: &&ProcessTrend| {
         let full = process.full_after.map(|after| trend.against.span(after));
         full.map_or_else(String::new, |full| format!("full in {full}"))
     };
     let pace = |process: &&ProcessTrend| format!("{} per {unit}", units::signed_bytes(process.pace as i128));
-    let rows = Rows::of(growing)
-        .column_if(has_ranks, "rank", |process| Cell::Number(rank(process)))
-        .column("host", |process| process.member.host.clone())
-        .column("pid", |process| Cell::Number(process.member.pid.to_string()))
+    let rows = members(growing, |process| &process.member)
         .column("held", |process| Cell::Size(process.last.bytes))
         .column("growth", |process| Cell::Number(pace(process)))
         .column("growing", |process| Cell::Number(counted(process.growing, "call site")))
