@@ -61,8 +61,11 @@ struct Target {
     root: Option<PathBuf>,
     /// The last reading, if no record was about to change.
     last: Option<(Pulse, Instant, Arc<Reading>)>,
-    /// What the driver says of its devices.
+    /// What the driver said of its devices, and that no reading has paired it with the recording yet.
     usage: Option<Asked>,
+    is_new: bool,
+    /// The last reading with figures of the driver.
+    paired: Option<Arc<Reading>>,
     ended: bool,
     /// The process was never recorded: its memory is read, and the rows are holders. When that began.
     unrecorded: Option<(u32, Instant)>,
@@ -99,11 +102,9 @@ pub fn serve(
             targets.extend(found);
         }
         if let Some((recording, usage)) = driver.answer()
-            && let Some(target) = targets
-                .iter_mut()
-                .find(|target| target.recording == recording && target.usage != usage)
+            && let Some(target) = targets.iter_mut().find(|target| target.recording == recording)
         {
-            (target.usage, target.last) = (usage, None);
+            target.answered(usage);
         }
         let is_chosen = |target: &Target| Some(&target.recording) == on_screen.as_ref();
         let first = targets.iter().position(is_chosen).unwrap_or(0);
@@ -147,8 +148,7 @@ pub fn once(source: &Source, names: NameArgs) -> Vec<State> {
         if let Message::Reading(reading) = &message
             && let Some((pid, uuids)) = driver::question(reading)
         {
-            target.usage = Some(driver::asked(pid, uuids));
-            target.last = None;
+            target.answered(Some(driver::asked(pid, uuids)));
             message = target.read(&mut names)?;
         }
         let mut state = State::new(source.waiting());
@@ -251,6 +251,19 @@ impl Target {
         }
     }
 
+    /// Takes an answer of the driver, which the next reading is paired with, unless the last one is, with the same figures.
+    fn answered(&mut self, usage: Option<Asked>) {
+        if self.usage == usage
+            && let Some(now) = self.unchanged()
+            && let Some((.., last)) = &mut self.last
+            && last.ledger_at_ns >= last.at_ns
+        {
+            Arc::make_mut(last).ledger_at_ns = now.at_ns;
+            return;
+        }
+        (self.usage, self.is_new, self.last) = (usage, true, None);
+    }
+
     /// A reading, or why there is none; `None`: the process is still creating its recording.
     fn read(&mut self, names: &mut Names) -> Option<Message> {
         if let Some((pid, began)) = self.unrecorded {
@@ -306,9 +319,17 @@ impl Target {
         let mut snapshot = reader::read_once(&self.recording)?;
         names.look_up(&mut snapshot, self.root.clone());
         let is_running = snapshot.process.state == ProcessState::Running;
-        let usage = self.usage.as_ref().filter(|_| is_running);
+        let usage = self.usage.as_ref().filter(|_| self.is_new && is_running);
         snapshot.usage = usage.map(|(uuids, usage)| driver::of_devices(&snapshot.devices, uuids, usage));
-        let reading = Arc::new(Reading::of(&snapshot, self.recording.clone()));
+        self.is_new = false;
+        let mut reading = Reading::of(&snapshot, self.recording.clone());
+        if let (true, None, Some(paired)) = (is_running, &snapshot.usage, &self.paired) {
+            reading.keep_usage_of(paired);
+        }
+        let reading = Arc::new(reading);
+        if snapshot.usage.is_some() {
+            self.paired = Some(Arc::clone(&reading));
+        }
         // An allocation whose free has begun may be restored, and then the counters are as before.
         let is_settled = snapshot.taken.in_flight == 0 && !reading.finished;
         self.last = is_settled.then(|| (pulse, read, Arc::clone(&reading)));
@@ -447,6 +468,7 @@ mod tests {
 
     use culeak::format::RANK_VARIABLES;
     use culeak::recording::{Recording, Session};
+    use culeak::snapshot::Usage;
 
     /// An empty recording of a process with these numbers.
     fn record(folder: &Path, pid: u32, parent_pid: u32) -> PathBuf {
@@ -549,6 +571,36 @@ mod tests {
         let source = Source::Process(4_194_999);
         assert!(found(&mut search, &source, &mut Vec::new()).is_empty());
         assert!(search.waiting(&source).contains("has ended, and no recording"));
+    }
+
+    /// The driver is asked every few seconds, and the recording is read more often.
+    #[test]
+    fn figures_of_the_driver_are_paired_with_the_recording_of_the_same_time_and_then_kept() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut names = Names::new(NameArgs::default());
+        let mut target = Target::new(record(folder.path(), process::id(), 1));
+        let mut read = |target: &mut Target| match target.read(&mut names) {
+            Some(Message::Reading(reading)) => reading,
+            _ => panic!("no reading"),
+        };
+        let usage = |bytes| {
+            let usage = Usage {
+                source: format!("{bytes}"),
+                ..Usage::default()
+            };
+            Some((Vec::new(), usage))
+        };
+        target.answered(usage(1));
+        assert!(target.is_new);
+        let first = read(&mut target);
+        assert!(!target.is_new && target.paired.as_ref().is_some_and(|paired| Arc::ptr_eq(paired, &first)));
+        // Something was recorded since.
+        target.last = None;
+        let second = read(&mut target);
+        assert!(second.at_ns > first.at_ns && second.ledger_at_ns == first.at_ns);
+        target.answered(usage(1));
+        let third = read(&mut target);
+        assert_eq!(third.ledger_at_ns, third.at_ns, "the same figures are paired again");
     }
 
     #[test]
