@@ -140,14 +140,13 @@ fn row_of(family: &Family, seed: u64) -> Row {
     only_row(&summaries_of(&values, &times))
 }
 
-/// By family: how many of `each` series have this.
+/// How many of `each` series of a family have this.
 fn count(families: &[Family], each: u64, wanted: fn(&Row) -> bool) -> BTreeMap<&'static str, usize> {
-    let of = |nth: usize| {
-        (0..each).filter(move |seed| wanted(&row_of(&families[nth], seed * families.len() as u64 + nth as u64)))
+    let of = |(nth, family): (usize, &Family)| {
+        let seeds = (0..each).map(|seed| seed * families.len() as u64 + nth as u64);
+        (family.0, seeds.filter(|&seed| wanted(&row_of(family, seed))).count())
     };
-    (0..families.len())
-        .map(|nth| (families[nth].0, of(nth).count()))
-        .collect()
+    families.iter().enumerate().map(of).collect()
 }
 
 fn classify(families: &[Family], each: u64) -> BTreeMap<&'static str, BTreeMap<Class, usize>> {
@@ -208,7 +207,6 @@ fn of_800_leaks_that_are_hard_to_see_at_most_20_pass() {
 #[test]
 fn of_1000_bounded_series_at_most_40_have_no_verdict() {
     let none = count(&BOUNDED, 125, |row| row.rises_late);
-    println!("{none:#?}");
     assert!(none.values().sum::<usize>() <= 40, "{none:#?}");
 }
 

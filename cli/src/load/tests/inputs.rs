@@ -129,7 +129,7 @@ fn automatic_snapshots_are_those_of_the_recording_whatever_its_name() {
         [at("a.mark-1.culeak-snapshot")]
     );
     assert_eq!(at::automatic_snapshots(&at("a.1")), [at("a.1.mark-2.culeak-snapshot")]);
-    let recording = members::recording_beside(&at("a.1.mark-2.culeak-snapshot"));
+    let recording = crate::load::members::recording_beside(&at("a.1.mark-2.culeak-snapshot"));
     assert_eq!(recording, Some(at("a.1")));
 }
 
