@@ -1,13 +1,15 @@
 //! Several recorded processes are one job: `victims/ranks.c` is started once for each rank.
 
 use std::fs;
+use std::mem::offset_of;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::Value;
 
-use crate::support::profile::folder;
-use crate::support::{culeak, profile, sources};
+use crate::support::profile::{fake_driver_folder, folder};
+use crate::support::{Lookup, culeak, profile, sources, victim};
 
 const RANKS: u32 = 8;
 const LEAKING: u32 = 5;
@@ -59,6 +61,29 @@ fn line() -> usize {
         .lines()
         .position(|line| line.contains("// the leak"))
         .expect("the line")
+}
+
+#[test]
+fn a_run_of_several_ranks_ends_with_one_report_of_the_job() {
+    let folder = folder();
+    let program = victim("ranks", Lookup::Linked).display().to_string();
+    let ended = |script: &str| {
+        let mut command = Command::new(culeak());
+        command.args(["run", "-o"]).arg(folder.path().join("out"));
+        command.args(["--", "sh", "-c", &script.replace("PROGRAM", &program)]);
+        command.env_remove("LD_PRELOAD").env("CULEAK_CACHE_DIR", "");
+        let output = command.env("LD_LIBRARY_PATH", fake_driver_folder()).output();
+        String::from_utf8(output.expect("culeak starts").stderr).expect("text")
+    };
+    let job = ended("RANK=0 WORLD_SIZE=2 PROGRAM usual; RANK=1 WORLD_SIZE=2 PROGRAM leaking");
+    assert!(
+        job.contains("2 processes of ") && job.contains("--per-process"),
+        "{job}"
+    );
+    assert_eq!(job.matches("loads_the_model").count(), 1, "{job}");
+    // Without ranks, they are different steps of a script.
+    let each = ended("PROGRAM usual; PROGRAM leaking");
+    assert_eq!(each.matches("loads_the_model").count(), 2, "{each}");
 }
 
 #[test]
@@ -299,9 +324,12 @@ fn memory_that_is_shared_over_ipc_is_one_memory_with_its_owner_and_its_users() {
         .into_iter()
         .find(|path| path.to_string_lossy().contains(&format!(".{user}.")));
     let of_user = of_user.expect("the user's recording").display().to_string();
-    // A second input makes a job; the same file would be read once.
+    // A second input makes a job; the same process would be read once.
     let copy = of_user.replace(".culeak", ".copy.culeak");
     fs::copy(&of_user, &copy).expect("copied");
+    let opened = fs::File::options().write(true).open(&copy).expect("opened");
+    let pid = offset_of!(culeak::format::Header, pid) as u64;
+    opened.write_all_at(&1u32.to_le_bytes(), pid).expect("written");
     let job: Value = serde_json::from_str(&report_of(&[&of_user, &copy, "--json"])).expect("JSON");
     let row = &job["shared"][0];
     assert_eq!(

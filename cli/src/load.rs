@@ -27,7 +27,7 @@ mod trace;
 pub mod unrecorded;
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
@@ -147,8 +147,13 @@ impl Found {
         let mut all = Found::default();
         for found in found {
             all.places.extend(found.places);
-            all.failures.extend(found.failures);
-            all.left_out.extend(found.left_out);
+            // A folder may be named twice.
+            let is_new = |failure: &Failure| all.failures.iter().all(|known| known.message != failure.message);
+            let failures: Vec<Failure> = found.failures.into_iter().filter(is_new).collect();
+            all.failures.extend(failures);
+            let is_new = |sentence: &String| !all.left_out.contains(sentence);
+            let left_out: Vec<String> = found.left_out.into_iter().filter(is_new).collect();
+            all.left_out.extend(left_out);
         }
         all
     }
@@ -198,23 +203,40 @@ pub fn places(argument: impl AsRef<OsStr>) -> Found {
     }
 }
 
-/// The places without those that name a file or process again, each of which is reported: its memory would count twice.
+/// The places without those that name a file or process again, or a copy of a recording, each of which is reported: its memory would
+/// count twice. Of a copy from before the end of the process and the recording, the copy is left out; two such copies stay.
 pub fn once(places: Vec<Place>) -> Vec<Place> {
-    let mut seen = BTreeSet::new();
-    let mut left = Vec::with_capacity(places.len());
-    for place in places {
+    let (mut seen, mut recorded) = (BTreeSet::new(), HashMap::new());
+    let mut left: Vec<Place> = Vec::with_capacity(places.len());
+    for mut place in places {
         let identity = match &place {
             Place::Process(pid) => Some((u64::MAX, u64::from(*pid))),
             Place::File(path) => path.metadata().ok().map(|file| (file.dev(), file.ino())),
             Place::Pipe(_) | Place::StandardInput => None,
         };
-        match identity.is_none_or(|identity| seen.insert(identity)) {
-            true => left.push(place),
-            false => progress::note(format_args!(
-                "note: {}: named again; it is read once",
-                Escaped(&place.to_string())
-            )),
+        if !identity.is_none_or(|identity| seen.insert(identity)) {
+            let shown = place.to_string();
+            progress::note(format_args!("note: {}: named again; it is read once", Escaped(&shown)));
+            continue;
         }
+        if let Some(process) = place.recorded() {
+            let nth = *recorded.entry(process).or_insert(left.len());
+            if let Some(known) = left.get_mut(nth)
+                && !(known.is_early_copy() && place.is_early_copy())
+            {
+                if known.is_early_copy() {
+                    std::mem::swap(known, &mut place);
+                }
+                let (shown, of) = (place.to_string(), known.to_string());
+                progress::note(format_args!(
+                    "note: {}: a copy of {}, of the same process; it is left out",
+                    Escaped(&shown),
+                    Escaped(&of)
+                ));
+                continue;
+            }
+        }
+        left.push(place);
     }
     left
 }
@@ -284,6 +306,17 @@ impl fmt::Display for Place {
 }
 
 impl Place {
+    /// The process of a recording: host, number, and when the recording began.
+    fn recorded(&self) -> Option<(String, u32, u64)> {
+        let Place::File(path) = self else { return None };
+        let of = reader::identity(path).ok()?;
+        Some((of.host, of.pid, of.started_unix_ns))
+    }
+
+    fn is_early_copy(&self) -> bool {
+        matches!(self, Place::File(path) if reader::is_early_copy(path).is_ok_and(|is_one| is_one))
+    }
+
     /// Whether the source can be read only once.
     pub fn is_pipe(&self) -> bool {
         matches!(self, Place::Pipe(_) | Place::StandardInput)

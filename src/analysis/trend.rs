@@ -226,8 +226,8 @@ pub struct Row {
     /// Some of its values are estimates from sampled stacks.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub is_estimate: bool,
-    /// In a process with enough points it is not judged, because it has risen more than once and never fallen in the few points since it
-    /// appeared, or has stopped growing before the last few.
+    /// In a process with enough points it may still grow, but too few points show it: it appeared, began or stopped growing late, or
+    /// slowed without stopping.
     #[serde(skip)]
     pub rises_late: bool,
     /// The row as a sentence.

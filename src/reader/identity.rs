@@ -1,5 +1,6 @@
 //! The process that a recording belongs to, from the header alone: a fast filter over many files.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::mem::offset_of;
 use std::os::fd::AsRawFd;
@@ -10,7 +11,7 @@ use super::liveness::{Liveness, liveness};
 use super::process::host_name;
 use super::{ReadError, Source};
 use crate::file::spool;
-use crate::format::{Header, Section, Text};
+use crate::format::{Header, RANK_VARIABLES, Section, Text};
 use crate::system::{Descriptor, suspended_ns};
 
 /// The unit of start times of processes (`USER_HZ`) on x86-64 and aarch64.
@@ -25,6 +26,8 @@ pub struct Identity {
     /// When the process itself began, which may be long before its recording. If this machine was suspended since it booted, the
     /// earliest time possible: it is not known which suspends the recording's clock, which stops meanwhile, lacks.
     pub process_started_unix_ns: u64,
+    /// The variables of launchers that it began with.
+    pub ranks: BTreeMap<String, String>,
 }
 
 /// Reads the header of the recording at `path`, and the text section for the name of the host.
@@ -35,16 +38,24 @@ pub fn identity(path: &Path) -> Result<Identity, ReadError> {
     let source = Source::open(path)?;
     let header = source.header()?;
     let texts = source.section(&header, Section::Text)?;
-    let host: Text = header.field(offset_of!(Header, host));
-    let start = host.offset as usize;
-    let host = texts.bytes.get(start..start + host.bytes as usize);
+    let text = |offset: usize| {
+        let text = header.field::<Text>(offset).present()?;
+        let start = text.offset as usize;
+        let bytes = texts.bytes.get(start..start + text.bytes as usize)?;
+        Some(String::from_utf8_lossy(bytes).into_owned())
+    };
+    let rank = |(nth, name): (usize, &&str)| {
+        let value = text(offset_of!(Header, ranks) + nth * size_of::<Text>())?;
+        Some(((*name).to_owned(), value))
+    };
     let started_unix_ns: u64 = header.field(offset_of!(Header, started_unix_ns));
     let ticks: u64 = header.field(offset_of!(Header, process_start_ticks));
     let monotonic: u64 = header.field(offset_of!(Header, started_monotonic_ns));
     Ok(Identity {
         pid: header.field(offset_of!(Header, pid)),
         parent_pid: header.field(offset_of!(Header, parent_pid)),
-        host: String::from_utf8_lossy(host.unwrap_or_default()).into_owned(),
+        host: text(offset_of!(Header, host)).unwrap_or_default(),
+        ranks: RANK_VARIABLES.iter().enumerate().filter_map(rank).collect(),
         started_unix_ns,
         process_started_unix_ns: started_unix_ns.saturating_sub(age_ns(ticks, monotonic, suspended_ns())),
     })

@@ -385,7 +385,9 @@ fn at_boundaries(
     };
     load::warn_of(&left_out);
     unrecorded.extend(left_out.iter().map(|sentence| missing_beside(sentence)));
-    let (judged, unread) = load::read(&places, |place| args.boundary.load(place, rules, &args.names));
+    let (judged, unread) = load::read(&load::once(places), |place| {
+        args.boundary.load(place, rules, &args.names)
+    });
     failures.extend(unread);
     failures.iter().for_each(progress::fail);
     if judged.is_empty() {

@@ -42,7 +42,10 @@ pub fn execute(args: &ReportArgs, rules: &Rules, inputs: Inputs, form: Form) -> 
     };
     let places: Vec<_> = inputs.places.collect();
     let mut job = many::job(&places, &how, &options);
-    many::fail_unreadable(&job.unreadable);
+    // A text on standard error lists them.
+    if !args.output.on_stderr || form != Form::Text {
+        many::fail_unreadable(&job.unreadable);
+    }
     if job.processes.is_empty() {
         if job.elsewhere > 0 {
             progress::fail(&Failure::new(

@@ -1,13 +1,16 @@
-//! `culeak run`: records a program, then reports what it leaked.
+//! `culeak run`: records a program, then reports what it leaked: each process, or the ranks of a job together.
 //!
 //! All output goes to stderr or to a file, since stdout belongs to the program.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
+use culeak::analysis::job::identity::rank_of;
 use culeak::analysis::report::shell_word;
+use culeak::reader;
 
 use super::program::{self, Ended, ProgramArgs};
 use super::report::{self, ReportArgs};
@@ -81,12 +84,13 @@ fn report(args: &RunArgs, ended: &Ended, recordings: &[OsString]) -> Result<u8, 
         return Ok(0);
     }
     let mut is_complete = true;
+    let is_job = is_job(recordings);
     let text = (!args.no_report).then_some((Form::Text, &args.report_file, args.top));
     let page = args.html.is_some().then_some((Form::Html, &args.html, None));
     for (form, file, top) in text.into_iter().chain(page) {
         let report = ReportArgs {
             inputs: recordings.to_vec(),
-            per_process: true,
+            per_process: !is_job || form == Form::Html,
             selection: Selection {
                 top,
                 ..Selection::default()
@@ -107,12 +111,22 @@ fn report(args: &RunArgs, ended: &Ended, recordings: &[OsString]) -> Result<u8, 
         is_complete &= written.map_err(kept)? == ExitCode::SUCCESS;
     }
     if recordings.len() > 1 && !args.no_report {
-        let command = format!("culeak report {}", shell_word(&ended.job()));
+        let (what, option) = match is_job {
+            true => ("report each of", " --per-process"),
+            false => ("compare", ""),
+        };
+        let command = format!("culeak report {}{option}", shell_word(&ended.job()));
         progress::note(format_args!(
-            "to compare these {} processes: {}",
+            "to {what} these {} processes: {}",
             recordings.len(),
             Escaped(&command)
         ));
     }
     Ok(if is_complete { 0 } else { USAGE })
+}
+
+/// Whether the program started several ranks, so one report of all says more than one of each.
+fn is_job(recordings: &[OsString]) -> bool {
+    let rank = |recording: &OsString| rank_of(&reader::identity(Path::new(recording)).ok()?.ranks);
+    recordings.iter().filter_map(rank).collect::<BTreeSet<_>>().len() > 1
 }

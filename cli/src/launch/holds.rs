@@ -348,7 +348,7 @@ impl Copied {
             Moment::Exit => (recording, Some(Point::Exit)),
             Moment::OutOfMemory => {
                 let ending = format!("out-of-memory-{}.culeak-snapshot", waiting.number);
-                (recording.with_extension(ending), None)
+                (sidecar::named_after(&recording, &ending), None)
             }
         };
         let source = live::Process::new(pid).map_err(|error| without_process(pid, &error.to_string()))?;

@@ -36,6 +36,8 @@ pub struct Reading {
     /// Objects without an address that exist, by kind, most first.
     pub objects: Vec<(&'static str, u64)>,
     pub ledger: Document,
+    /// When its figures were known, those of the recording and those of the driver.
+    pub ledger_at_ns: u64,
     /// What was not recorded, in one line.
     pub losses: Text,
 }
@@ -61,6 +63,8 @@ pub struct Row {
     /// Of the largest stack.
     pub site: Site,
     pub tally: Tally,
+    /// From sampled stacks.
+    pub is_estimate: bool,
     /// On the recording's clock.
     pub oldest_ns: u64,
     pub newest_ns: u64,
@@ -118,11 +122,37 @@ impl Reading {
             rows: rows.map(|row| Arc::new(Row::of(row, at_ns))).collect(),
             objects: report.objects.kinds.iter().map(|of| (of.kind, of.live)).collect(),
             ledger: page,
+            ledger_at_ns: at_ns,
             losses: losses(snapshot),
             process: snapshot.process.clone(),
             opaque_pools: report.opaque_pools,
             totals: report.totals,
         }
+    }
+
+    /// Keeps what an earlier reading has from the driver: the driver's figures of then and the blocks of now do not add up.
+    pub fn keep_usage_of(&mut self, earlier: &Reading) {
+        (self.ledger, self.ledger_at_ns) = (earlier.ledger.clone(), earlier.ledger_at_ns);
+        for device in &mut self.devices {
+            let mut known = earlier.devices.iter();
+            device.used = known
+                .find(|known| known.uuid == device.uuid)
+                .and_then(|known| known.used);
+        }
+    }
+
+    /// The ledger, and how old it is.
+    pub fn ledger_now(&self) -> Document {
+        let mut page = Document::default();
+        let age = self.at_ns.saturating_sub(self.ledger_at_ns);
+        if age >= 1_000_000_000 {
+            page.line(dim(format!(
+                "as of {} ago, when the driver was asked",
+                units::duration(age)
+            )));
+        }
+        page.append(self.ledger.clone());
+        page
     }
 
     /// What all its devices hold.
@@ -159,6 +189,7 @@ impl Row {
                 ..Site::of(row.stack())
             },
             tally: row.tally(),
+            is_estimate: row.estimated.is_some(),
             oldest_ns: at_ns.saturating_sub(row.oldest_age_ns),
             newest_ns: at_ns.saturating_sub(row.newest_age_ns),
             stacks: stacks.collect(),
@@ -169,6 +200,12 @@ impl Row {
     /// `  [PyTorch's pool]`: the owner of the pool, or the CUDA library that allocated the memory.
     pub fn mark(&self) -> String {
         mark_of(self.site.pool, self.site.allocator, self.site.library)
+    }
+
+    /// What [`Row::matches`] depends on.
+    pub fn searched(&self) -> (RowKey, u64) {
+        let stacks = self.stacks.iter().map(|stack| stack.stack.0);
+        (self.key, stacks.fold(0, |all, stack| all.rotate_left(1) ^ stack))
     }
 
     /// Whether all these words, in lower case, occur in it: in its call site, its kinds, or a frame of its stacks.

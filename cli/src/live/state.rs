@@ -192,6 +192,8 @@ pub struct State {
     pub ended: Option<String>,
     /// The call sites of the chosen process that are shown, in order.
     pub shown: Vec<Line>,
+    /// A filter's words, and whether the call sites that were last searched have them: most are the same in the next reading.
+    matched: (Vec<String>, HashMap<(RowKey, u64), bool>),
     /// The number of call sites without the filter.
     pub all: usize,
     pub selected: Option<RowKey>,
@@ -293,8 +295,18 @@ impl State {
         lines.extend(before.into_values().filter_map(|row| Line::new(None, Some(row))));
         self.all = lines.len();
         let words: Vec<String> = self.filter.split_whitespace().map(str::to_lowercase).collect();
+        let known = std::mem::take(&mut self.matched);
+        let known = if known.0 == words { known.1 } else { HashMap::new() };
+        let mut matched = HashMap::new();
+        let mut matches = |row: &Row| {
+            let searched = row.searched();
+            *matched
+                .entry(searched)
+                .or_insert_with(|| known.get(&searched).copied().unwrap_or_else(|| row.matches(&words)))
+        };
         let hidden = if self.diff { Changed::Unchanged } else { Changed::Gone };
-        lines.retain(|line| line.state() != hidden && (words.is_empty() || line.row.matches(&words)));
+        lines.retain(|line| line.state() != hidden && (words.is_empty() || matches(&line.row)));
+        self.matched = (words, matched);
         let key = |line: &Line| -> (i128, i128) {
             let (bytes, count) = (i128::from(line.of.after.bytes), i128::from(line.of.after.count));
             match self.sort {

@@ -136,7 +136,7 @@ fn middle(state: &mut State, room: usize, columns: usize) -> Middle {
         Page::Stacks => Middle::Text(pages::of_selected(state, pages::stacks).lines()),
         Page::Holders => Middle::Text(pages::of_selected(state, pages::holders).lines()),
         Page::Ledger => {
-            let ledger = state.reading().map(|reading| reading.ledger.clone());
+            let ledger = state.reading().map(|reading| reading.ledger_now());
             Middle::Text(ledger.unwrap_or_default().lines())
         }
         Page::Help => Middle::Text(pages::help(state).lines()),

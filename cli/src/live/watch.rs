@@ -61,8 +61,11 @@ struct Target {
     root: Option<PathBuf>,
     /// The last reading, if no record was about to change.
     last: Option<(Pulse, Instant, Arc<Reading>)>,
-    /// What the driver says of its devices.
+    /// What the driver said of its devices, and that no reading has paired it with the recording yet.
     usage: Option<Asked>,
+    is_new: bool,
+    /// The last reading with figures of the driver.
+    paired: Option<Arc<Reading>>,
     ended: bool,
     /// The process was never recorded: its memory is read, and the rows are holders. When that began.
     unrecorded: Option<(u32, Instant)>,
@@ -99,11 +102,9 @@ pub fn serve(
             targets.extend(found);
         }
         if let Some((recording, usage)) = driver.answer()
-            && let Some(target) = targets
-                .iter_mut()
-                .find(|target| target.recording == recording && target.usage != usage)
+            && let Some(target) = targets.iter_mut().find(|target| target.recording == recording)
         {
-            (target.usage, target.last) = (usage, None);
+            target.answered(usage);
         }
         let is_chosen = |target: &Target| Some(&target.recording) == on_screen.as_ref();
         let first = targets.iter().position(is_chosen).unwrap_or(0);
@@ -147,8 +148,7 @@ pub fn once(source: &Source, names: NameArgs) -> Vec<State> {
         if let Message::Reading(reading) = &message
             && let Some((pid, uuids)) = driver::question(reading)
         {
-            target.usage = Some(driver::asked(pid, uuids));
-            target.last = None;
+            target.answered(Some(driver::asked(pid, uuids)));
             message = target.read(&mut names)?;
         }
         let mut state = State::new(source.waiting());
@@ -251,6 +251,19 @@ impl Target {
         }
     }
 
+    /// Takes an answer of the driver, which the next reading is paired with, unless the last one is, with the same figures.
+    fn answered(&mut self, usage: Option<Asked>) {
+        if self.usage == usage
+            && let Some(now) = self.unchanged()
+            && let Some((.., last)) = &mut self.last
+            && last.ledger_at_ns >= last.at_ns
+        {
+            Arc::make_mut(last).ledger_at_ns = now.at_ns;
+            return;
+        }
+        (self.usage, self.is_new, self.last) = (usage, true, None);
+    }
+
     /// A reading, or why there is none; `None`: the process is still creating its recording.
     fn read(&mut self, names: &mut Names) -> Option<Message> {
         if let Some((pid, began)) = self.unrecorded {
@@ -306,9 +319,17 @@ impl Target {
         let mut snapshot = reader::read_once(&self.recording)?;
         names.look_up(&mut snapshot, self.root.clone());
         let is_running = snapshot.process.state == ProcessState::Running;
-        let usage = self.usage.as_ref().filter(|_| is_running);
+        let usage = self.usage.as_ref().filter(|_| self.is_new && is_running);
         snapshot.usage = usage.map(|(uuids, usage)| driver::of_devices(&snapshot.devices, uuids, usage));
-        let reading = Arc::new(Reading::of(&snapshot, self.recording.clone()));
+        self.is_new = false;
+        let mut reading = Reading::of(&snapshot, self.recording.clone());
+        if let (true, None, Some(paired)) = (is_running, &snapshot.usage, &self.paired) {
+            reading.keep_usage_of(paired);
+        }
+        let reading = Arc::new(reading);
+        if snapshot.usage.is_some() {
+            self.paired = Some(Arc::clone(&reading));
+        }
         // An allocation whose free has begun may be restored, and then the counters are as before.
         let is_settled = snapshot.taken.in_flight == 0 && !reading.finished;
         self.last = is_settled.then(|| (pulse, read, Arc::clone(&reading)));
@@ -438,132 +459,4 @@ fn recordings(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::ffi::CString;
-    use std::fs;
-    use std::os::unix::ffi::OsStrExt;
-    use std::process;
-
-    use culeak::format::RANK_VARIABLES;
-    use culeak::recording::{Recording, Session};
-
-    /// An empty recording of a process with these numbers.
-    fn record(folder: &Path, pid: u32, parent_pid: u32) -> PathBuf {
-        let path = folder.join(format!("app.run1.host.{pid}.culeak"));
-        let name = CString::new(path.as_os_str().as_bytes()).expect("a path");
-        let session = Session {
-            pid,
-            parent_pid,
-            depth: 128,
-            pid_namespace: 0,
-            time_namespace: 0,
-            process_start_ticks: 0,
-            executable: b"app",
-            command_line: b"app\0",
-            host: b"host",
-            ranks: [None; RANK_VARIABLES.len()],
-        };
-        assert!(Recording::create(&name, &session).is_ok());
-        path
-    }
-
-    fn found(search: &mut Search, source: &Source, known: &mut Vec<Target>) -> Vec<PathBuf> {
-        let found = search.run(source, known);
-        let paths = found.iter().map(|target| target.recording.clone()).collect();
-        known.extend(found);
-        paths
-    }
-
-    #[test]
-    fn recordings_of_children_are_found_beside_the_parents_and_others_are_not() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let parent = record(folder.path(), process::id(), 1);
-        let (mut search, mut known) = (Search::default(), Vec::new());
-        let source = Source::Path(parent.clone());
-        assert_eq!(found(&mut search, &source, &mut known), [parent]);
-        let child = record(folder.path(), 4_100_001, process::id());
-        record(folder.path(), 4_100_002, 4_100_009);
-        fs::write(folder.path().join("x.culeak"), b"").expect("written");
-        assert_eq!(found(&mut search, &source, &mut known), [child]);
-        let grandchild = record(folder.path(), 4_100_003, 4_100_001);
-        assert_eq!(found(&mut search, &source, &mut known), [grandchild]);
-        assert!(found(&mut search, &source, &mut known).is_empty());
-    }
-
-    #[test]
-    fn a_folder_has_all_its_recordings_and_a_run_its_own() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().to_path_buf();
-        let all = Source::Path(path.join("later"));
-        let (mut search, mut known) = (Search::default(), Vec::new());
-        assert!(found(&mut search, &all, &mut known).is_empty());
-        assert!(search.waiting(&all).contains("does not exist yet"));
-        fs::create_dir(path.join("later")).expect("a folder");
-        let first = record(&path.join("later"), 4_200_001, 1);
-        let second = record(&path.join("later"), 4_200_002, 1);
-        assert_eq!(found(&mut search, &all, &mut known), [first, second]);
-        let run = |mark: &str| Source::Run {
-            folder: path.join("later"),
-            mark: mark.to_owned(),
-        };
-        assert_eq!(found(&mut Search::default(), &run(".run1."), &mut Vec::new()).len(), 2);
-        assert!(found(&mut Search::default(), &run(".run2."), &mut Vec::new()).is_empty());
-    }
-
-    #[test]
-    fn one_refresh_reads_all_processes_if_there_is_time_and_else_one_in_turn() {
-        let targets = || -> Vec<Target> { (0..64).map(|nth| Target::new(format!("{nth}").into())).collect() };
-        let mut targets = targets();
-        targets[5].ended = true;
-        let (mut turns, mut read) = (Turns::default(), Vec::new());
-        let mut refresh = |there_is_time: bool| {
-            let mut seen = Vec::new();
-            let ended = turns.take(
-                &mut targets,
-                3,
-                || there_is_time,
-                |target, is_first| {
-                    seen.push((target.recording.display().to_string(), is_first));
-                    true
-                },
-            );
-            assert!(!ended && seen[0] == ("3".to_owned(), true), "{seen:?}");
-            seen.into_iter().skip(1).map(|(name, _)| name).collect::<Vec<_>>()
-        };
-        assert_eq!(refresh(true).len(), 62);
-        for _ in 0..62 {
-            let others = refresh(false);
-            assert_eq!(others.len(), 1);
-            read.extend(others);
-        }
-        read.sort();
-        read.dedup();
-        assert_eq!(read.len(), 62, "{read:?}");
-        assert!(turns.take(&mut targets, 3, || true, |_, is_first| is_first));
-    }
-
-    #[test]
-    fn the_waiting_text_names_a_process_that_has_ended() {
-        let mut search = Search::default();
-        let source = Source::Process(4_194_999);
-        assert!(found(&mut search, &source, &mut Vec::new()).is_empty());
-        assert!(search.waiting(&source).contains("has ended, and no recording"));
-    }
-
-    #[test]
-    fn an_empty_recording_is_read_once_it_is_complete() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let mut names = Names::new(NameArgs::default());
-        let empty = folder.path().join("new.culeak");
-        fs::write(&empty, b"").expect("written");
-        assert!(Target::new(empty).read(&mut names).is_none());
-        let whole = record(folder.path(), 4_300_001, 1);
-        let read = Target::new(whole).read(&mut names);
-        assert!(matches!(read, Some(Message::Reading(reading)) if reading.process.pid == 4_300_001));
-        let foreign = folder.path().join("foreign.culeak");
-        fs::write(&foreign, b"something else").expect("written");
-        let read = Target::new(foreign).read(&mut names);
-        assert!(matches!(read, Some(Message::Unreadable(..))));
-    }
-}
+mod tests;

@@ -15,7 +15,7 @@ use culeak::snapshot::{PointError, ProcessState, Snapshot};
 
 use super::members::recording_beside;
 use super::timeline::timeline_state;
-use super::{Loaded, Place, in_folder};
+use super::{Loaded, Place, in_folder, sidecar};
 use crate::errors::Failure;
 use crate::escape::Escaped;
 use crate::options::NameArgs;
@@ -203,16 +203,16 @@ pub fn each_at_mark(recording: &Snapshot, name: &str, mut visit: impl FnMut(Load
 
 /// The automatic snapshots that were written beside a recording, sorted by name.
 pub fn automatic_snapshots(recording: &Path) -> Vec<PathBuf> {
-    let Some(name) = recording
-        .file_stem()
-        .filter(|_| recording.extension() == Some(OsStr::new("culeak")))
-    else {
+    let begins = sidecar::named_after(recording, "");
+    let Some(begins) = begins.file_name().map(OsStr::to_string_lossy) else {
         return Vec::new();
     };
-    let name = name.to_string_lossy();
     let is_automatic = |file: &str| {
-        let rest = file.strip_prefix(&*name);
-        rest.is_some_and(|rest| rest.starts_with('.') && rest.ends_with(".culeak-snapshot"))
+        let why = file
+            .strip_prefix(&*begins)
+            .and_then(|rest| rest.strip_suffix(".culeak-snapshot"));
+        // Otherwise it is of a recording whose name is longer.
+        why.is_some_and(|why| !why.contains('.'))
     };
     in_folder(recording.parent().unwrap_or(Path::new("")), is_automatic)
 }

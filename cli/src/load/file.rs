@@ -49,8 +49,15 @@ pub fn begins_as_snapshot(path: &Path) -> bool {
 }
 
 /// Whether a file begins like a recording, or like the note at the place of a spooled one.
-pub fn begins_as_recording(path: &Path) -> bool {
-    start_of(path, 8).is_ok_and(|start| reader::is_recording(&start) || start == NOTE)
+///
+/// # Errors
+/// It may not be read.
+pub fn begins_as_recording(path: &Path) -> io::Result<bool> {
+    match start_of(path, 8) {
+        Ok(start) => Ok(reader::is_recording(&start) || start == NOTE),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(error),
+        Err(_) => Ok(false),
+    }
 }
 
 /// At most so many of a file's first bytes.

@@ -88,11 +88,17 @@ impl fmt::Display for LeftOut {
     }
 }
 
-/// The recording that an automatic snapshot is named after: NAME.WHY-N.culeak-snapshot lies beside NAME.culeak.
+/// The recording that an automatic snapshot is named after: NAME.WHY-N.culeak-snapshot lies beside NAME.culeak, or beside NAME.
 pub fn recording_beside(snapshot: &Path) -> Option<PathBuf> {
     let name = snapshot.file_name()?.as_bytes().strip_suffix(b".culeak-snapshot")?;
     let end = name.iter().rposition(|&byte| byte == b'.')?;
-    Some(snapshot.with_file_name(OsStr::from_bytes(&[&name[..end], b".culeak"].concat())))
+    let usual = snapshot.with_file_name(OsStr::from_bytes(&[&name[..end], b".culeak"].concat()));
+    let other = usual.with_extension("");
+    Some(if other.is_file() && !usual.exists() {
+        other
+    } else {
+        usual
+    })
 }
 
 /// What the runs of these recordings did not record, in sentences. Of a link, also what lies beside its target.
@@ -151,9 +157,7 @@ impl Members {
             known.map(|of| (of.pid, of.started_unix_ns)).collect::<HashSet<_>>()
         });
         let is_known = move |snapshot: &PathBuf| match recording_beside(snapshot) {
-            Some(recording) => {
-                self.recordings.contains(&recording) || self.recordings.contains(&recording.with_extension(""))
-            }
+            Some(recording) => self.recordings.contains(&recording),
             None => file::identity(snapshot).is_some_and(|of| identities.contains(&of)),
         };
         let snapshots = self.snapshots.iter().filter(|_| !self.recordings.is_empty());
@@ -204,7 +208,7 @@ impl Members {
                     continue;
                 }
             };
-            let (recordings, snapshots) = entries.members(at.above.is_none());
+            let (recordings, snapshots) = entries.members(at.above.is_none(), &mut members.unrecorded);
             let first = recordings.first().or(snapshots.first()).cloned();
             match &at.above {
                 Some(above) if entries.are_more || first.is_some() => {
@@ -318,19 +322,35 @@ impl Entries {
         all.filter(move |path| path.extension().is_some_and(|extension| extension == wanted))
     }
 
-    /// The recordings and the snapshots among them. `reads`: recordings are recognized by their first bytes too.
-    fn members(&self, reads: bool) -> (Vec<PathBuf>, Vec<PathBuf>) {
-        let is_recording = |(path, kind): &&(PathBuf, Entry)| match path.extension() {
-            Some(ending) if ending == "culeak" => true,
-            // An automatic snapshot; an incomplete copy of a spooled recording.
-            Some(ending) if ending == "culeak-snapshot" || ending == "part" => false,
-            _ => reads && *kind == Entry::Other && !is_hidden(path) && file::begins_as_recording(path),
+    /// The recordings and the snapshots among them. `reads`: recordings are recognized by their first bytes too; `unknown` gets a
+    /// sentence for each file that may not be read.
+    fn members(&self, reads: bool, unknown: &mut Vec<String>) -> (Vec<PathBuf>, Vec<PathBuf>) {
+        let mut begins_as_one = |path: &Path| {
+            file::begins_as_recording(path).unwrap_or_else(|error| {
+                let shown = path.display();
+                unknown.push(format!(
+                    "{shown}: whether this file is a recording is unknown ({error}); make it readable, or move it to another folder"
+                ));
+                false
+            })
         };
-        let recordings = self.all.iter().filter(is_recording);
+        let mut is_recording = |(path, kind): &&(PathBuf, Entry)| match path.extension() {
+            Some(ending) if ending == "culeak" => true,
+            // An automatic snapshot; an incomplete copy of a spooled recording; holders; notes of runs.
+            Some(ending)
+                if ["culeak-snapshot", "part", "culeak-why", incomplete::ENDING]
+                    .iter()
+                    .any(|known| ending == *known) =>
+            {
+                false
+            }
+            _ => reads && *kind == Entry::Other && !is_hidden(path) && begins_as_one(path),
+        };
+        let recordings: Vec<_> = self.all.iter().filter(|entry| is_recording(entry)).collect();
         let snapshots = self.ending_with("json").filter(|path| file::begins_as_snapshot(path));
         let mut snapshots: Vec<PathBuf> = self.ending_with("culeak-snapshot").chain(snapshots).cloned().collect();
         snapshots.sort();
-        (recordings.map(|(path, _)| path.clone()).collect(), snapshots)
+        (recordings.iter().map(|(path, _)| path.clone()).collect(), snapshots)
     }
 }
 
@@ -454,6 +474,27 @@ mod tests {
         fs::remove_file(folder.path().join("C")).expect("removed");
         let nested = Members::of(&folder.path().join("e"));
         assert_eq!(recordings(&nested, &folder.path().join("e")), ["f.rec"]);
+    }
+
+    #[test]
+    fn a_file_that_may_not_be_read_may_be_a_recording() {
+        let folder = folder(&["a.culeak", "b", "notes.culeak-why"]);
+        fs::write(folder.path().join("b"), culeak::format::MAGIC).expect("written");
+        for name in ["b", "notes.culeak-why"] {
+            fs::set_permissions(folder.path().join(name), Permissions::from_mode(0o000)).expect("permissions");
+        }
+        fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).expect("permissions");
+        let mine = setfsuid(Uid::from_raw(65534));
+        let found = crate::load::places(folder.path());
+        setfsuid(mine);
+        assert_eq!(found.places.len(), 1);
+        let text = found.left_out.concat();
+        assert!(
+            text.contains("/b: whether this file is a recording is unknown")
+                && text.contains("make it readable")
+                && !text.contains("notes"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! Holders beside a recording or an automatic snapshot: what `culeak run --why` found while the process waited.
 //!
-//! `NAME.culeak` has `NAME.culeak-why`, and so has `NAME.culeak-snapshot`. A file that belongs to another process of the same
-//! name, or is damaged, is mentioned and not used.
+//! `NAME.culeak` has `NAME.culeak-why`, and so has `NAME.culeak-snapshot`; a recording of any other name has `NAME.culeak-why`
+//! too. A file that belongs to another process of the same name, or is damaged, is mentioned and not used.
 
 use std::borrow::Cow;
+use std::ffi::OsString;
 use std::io::{self, BufReader};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use culeak::reader::open_regular;
@@ -46,7 +48,18 @@ impl Identity<'_> {
 }
 
 pub fn beside(recording: &Path) -> PathBuf {
-    recording.with_extension("culeak-why")
+    match recording.extension() {
+        Some(ending) if ending == "culeak-snapshot" => recording.with_extension("culeak-why"),
+        _ => named_after(recording, "culeak-why"),
+    }
+}
+
+/// The file of this ending that is named after a recording, as the recorder names its snapshots: `run.culeak` and `run.1` have
+/// `run.ENDING` and `run.1.ENDING`.
+pub fn named_after(recording: &Path, ending: &str) -> PathBuf {
+    let name = recording.as_os_str().as_bytes();
+    let stem = name.strip_suffix(b".culeak").unwrap_or(name);
+    OsString::from_vec([stem, b".", ending.as_bytes()].concat()).into()
 }
 
 /// Writes the holders beside a recording.
@@ -137,6 +150,21 @@ mod tests {
         (snapshot.holders, snapshot.process.started_unix_ns) = (None, 1235);
         attach(&recording, &mut snapshot);
         assert_eq!(snapshot.holders, None, "an earlier process of the same name");
+    }
+
+    #[test]
+    fn recordings_whose_names_have_other_endings_share_no_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [first, second] = ["run.1", "run.2"].map(|name| folder.path().join(name));
+        let mut snapshot = snapshot();
+        write(&first, &snapshot, holders()).expect("written");
+        attach(&second, &mut snapshot);
+        assert_eq!(snapshot.holders, None);
+        attach(&first, &mut snapshot);
+        assert_eq!(snapshot.holders, Some(holders()));
+        let oom = "out-of-memory-1.culeak-snapshot";
+        assert_eq!(named_after(&first, oom), folder.path().join(format!("run.1.{oom}")));
+        assert_eq!(named_after(Path::new("a.culeak"), oom), Path::new(&format!("a.{oom}")));
     }
 
     #[test]

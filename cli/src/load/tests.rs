@@ -1,10 +1,11 @@
 use std::ffi::CString;
+use std::mem::offset_of;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::process::{Command, Stdio};
 use std::{fs, io};
 
-use culeak::format::RANK_VARIABLES;
+use culeak::format::{Header, RANK_VARIABLES};
 use culeak::recording::{Recording, Session};
 use culeak::snapshot::Snapshot;
 use proptest::prelude::*;
@@ -171,10 +172,8 @@ fn an_unreadable_file_is_refused_with_advice() {
     assert!(failure(&file.path().display().to_string()).contains("permission denied; only the user who"));
 }
 
-#[test]
-fn a_recording_can_come_through_a_pipe() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("app.culeak");
+/// Creates an empty recording.
+fn record(path: &Path) {
     let name = CString::new(path.as_os_str().as_bytes()).expect("a path");
     let beginning = Session {
         pid: 4_100_007,
@@ -189,6 +188,32 @@ fn a_recording_can_come_through_a_pipe() {
         ranks: [None; RANK_VARIABLES.len()],
     };
     assert!(Recording::create(&name, &beginning).is_ok());
+}
+
+#[test]
+fn a_copy_of_a_recording_counts_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| Place::File(folder.path().join(name));
+    let own = folder.path().join("b.culeak");
+    record(&own);
+    let copy = |name: &str| fs::copy(&own, folder.path().join(name)).expect("copied");
+    let counted = || once(places(folder.path()).places);
+    // The process has not ended, so the copy may lack something; what two copies lack is not known.
+    copy("a.culeak");
+    assert_eq!(counted(), [at("b.culeak")]);
+    assert_eq!(once(vec![at("b.culeak"), at("a.culeak")]), [at("b.culeak")]);
+    let opened = fs::File::options().write(true).open(&own).expect("opened");
+    let ended = offset_of!(Header, ended_ns) as u64;
+    opened.write_all_at(&1u64.to_le_bytes(), ended).expect("written");
+    copy("a.culeak");
+    assert_eq!(counted(), [at("a.culeak")]);
+}
+
+#[test]
+fn a_recording_can_come_through_a_pipe() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("app.culeak");
+    record(&path);
     let bytes = fs::read(&path).expect("the recording");
     let piped = read_pipe(&*bytes, "pipe", &reader::read).expect("a recording");
     assert_eq!(

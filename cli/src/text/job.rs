@@ -158,6 +158,12 @@ fn subject<P: ToString>(processes: usize, programs: &[P], hosts: usize) -> Text 
     ))
 }
 
+/// What all processes hold, which is an estimate if a filter selects it by sampled stacks.
+fn held(job: &JobReport) -> String {
+    let is_estimate = job.processes.iter().any(|process| process.row.held_is_estimated);
+    format!("{}{}", parts::about(is_estimate), parts::tally(job.held))
+}
+
 /// `64 processes of python train.py on 8 hosts leak 2.1 TiB in 1,234 blocks`
 fn headline(job: &JobReport, page: &mut Document) {
     let (verb, when) = match (job.leaked, job.finished, job.processes.len()) {
@@ -171,8 +177,8 @@ fn headline(job: &JobReport, page: &mut Document) {
     let (style, held) = match (job.held.count, job.leaked) {
         (0, true) => (GOOD, "nothing".to_owned()),
         (0, false) => (BOLD, "nothing".to_owned()),
-        (_, true) if job.held.bytes > 0 => (BAD, parts::tally(job.held)),
-        _ => (BOLD, parts::tally(job.held)),
+        (_, true) if job.held.bytes > 0 => (BAD, held(job)),
+        _ => (BOLD, held(job)),
     };
     let opaque = job.opaque_pools.iter().map(|pool| pool.tally.bytes);
     let pools = match opaque.fold(job.pools.bytes, u64::saturating_sub) {
@@ -285,7 +291,7 @@ fn processes(job: &JobReport, top: Option<usize>, page: &mut Document) {
         .column("device", devices)
         .column("state", |process| process.row.state.name())
         .column(if job.leaked { "leaked" } else { "held" }, |process| {
-            Cell::Size(process.row.held.bytes)
+            parts::size_about(process.row.held.bytes, process.row.held_is_estimated)
         })
         .column("peak", |process| Cell::Size(process.row.peak_bytes))
         .column_if(has_unexplained, "unexplained", unexplained)
@@ -344,11 +350,12 @@ fn sites(job: &JobReport, top: Option<usize>, page: &mut Document) {
     let holds = |(_, row): &(usize, &SiteRow)| top.is_none() || row.range.sum > 0 || row.stands_out.is_some();
     let shown: Vec<(usize, &SiteRow)> = job.sites.iter().enumerate().filter(holds).collect();
     let empty = job.sites.len() - shown.len();
+    let size = |bytes| parts::size_about(bytes, job.sampled);
     let rows = Rows::of(shown)
-        .column("sum", |(_, row)| Cell::Size(row.range.sum_bytes()))
-        .column("median", |(_, row)| Cell::Size(row.range.median.unsigned_abs()))
-        .column("min", |(_, row)| Cell::Size(row.range.min.unsigned_abs()))
-        .column("max", |(_, row)| Cell::Size(row.range.max.unsigned_abs()))
+        .column("sum", |(_, row)| size(row.range.sum_bytes()))
+        .column("median", |(_, row)| size(row.range.median.unsigned_abs()))
+        .column("min", |(_, row)| size(row.range.min.unsigned_abs()))
+        .column("max", |(_, row)| size(row.range.max.unsigned_abs()))
         .column("processes", |(_, row)| part(row.processes, row.range.of_processes))
         .column("call site", |(_, row)| parts::cell(&row.site))
         .style(|(_, row)| bad_if(row.stands_out.is_some()))
@@ -360,7 +367,7 @@ fn sites(job: &JobReport, top: Option<usize>, page: &mut Document) {
     page.table(rows);
     let hidden = match job.hidden.count {
         0 => "out memory".to_owned(),
-        _ => format!(" {}", parts::tally(job.hidden)),
+        _ => format!(" {}{}", parts::about(job.sampled), parts::tally(job.hidden)),
     };
     page.more(
         job.hidden_sites + empty,
@@ -368,7 +375,7 @@ fn sites(job: &JobReport, top: Option<usize>, page: &mut Document) {
         format!(" with{hidden}; --top 0 shows all"),
     );
     if job.beyond.count > 0 {
-        let beyond = parts::tally(job.beyond);
+        let beyond = format!("{}{}", parts::about(job.sampled), parts::tally(job.beyond));
         page.item(dim(format!("… and {beyond} at more call sites than a report keeps")));
     }
 }

@@ -17,7 +17,7 @@ use culeak::snapshot::ProcessState;
 
 use super::units;
 pub use crate::document::{BAD, BOLD, DIM, GOOD, WARN, short_name};
-use crate::document::{Document, Site, columns, counted, dim, estimate, fitting, folded, styled};
+use crate::document::{Cell, Document, Site, columns, counted, dim, estimate, fitting, folded, styled};
 use crate::escape::Escaped;
 
 /// Text in a style.
@@ -152,6 +152,14 @@ pub fn ages(count: u64, oldest_ns: u64, newest_ns: u64) -> String {
 /// `≈ ` in front of an estimate.
 pub fn about(is_estimate: bool) -> &'static str {
     if is_estimate { "≈ " } else { "" }
+}
+
+/// A size in a table; `≈ 1.1 GiB` if it is an estimate whose error is not known here.
+pub fn size_about(bytes: u64, is_estimate: bool) -> Cell {
+    match is_estimate {
+        true => Cell::Things(bytes, format!("{}{}", about(true), units::bytes(bytes))),
+        false => Cell::Size(bytes),
+    }
 }
 
 /// As [`tally`]; `≈ 1.1 GiB ± 20 MiB in ≈ 128 blocks` if it is an estimate from sampled stacks.

@@ -237,6 +237,9 @@ fn details(row: &Row, trend: &Trend, page: &mut Document) {
         ("evidence", numbers(row, judged(row).0, trend.against)),
         ("kind", row.site.kinds.join(", ")),
     ]);
+    if row.site.parts_after.is_some() {
+        page.line(dim("one of several stacks; --by stack shows each"));
+    }
     page.site_stack(&row.site.stack, false, 6);
 }
 

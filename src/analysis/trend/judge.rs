@@ -26,6 +26,8 @@ const CHANCE: f64 = 0.008;
 const POINTS_COMPARED: usize = 200;
 /// So many points after growth do not show that it ended.
 const PAUSE: usize = 2;
+/// So many rises above all earlier points, at the end, may be the beginning of growth.
+const RECORDS: usize = 2;
 /// Growth has slowed or stopped if the slope after a bend is below this fraction of the slope before it.
 const SLOWED: f64 = 0.5;
 const STOPPED: f64 = 0.1;
@@ -80,7 +82,8 @@ pub struct Judgement {
     /// The probability that a series without trend rises as consistently.
     pub chance: f64,
     pub steps: Steps,
-    /// Growing: the point at which growth began. Bounded: the point at which it stopped; too few, if few points follow.
+    /// Growing: the point at which growth began. Bounded: the point at which it stopped. Slowing: the point since which it has not slowed
+    /// further. Too few: the point since which it may grow, or may have stopped.
     pub since: Option<usize>,
     /// Periodic: in the units of the pace.
     pub period: Option<f64>,
@@ -89,19 +92,62 @@ pub struct Judgement {
 /// Judges a series; `xs` ascend.
 pub fn judge(xs: &[f64], ys: &[f64]) -> Judgement {
     let mut judgement = classified(xs, ys);
-    let may_go_on = !matches!(judgement.class, Class::Growing | Class::TooFew | Class::Shrinking);
     let start = appears_at(ys);
-    let of_it = |pause| grew_before(pause, &xs[start..], &ys[start..]).map(|at| start + at);
-    let paused = || (1..=PAUSE).find_map(of_it);
-    let may_rise_again = || match judgement.class {
-        Class::Slowing | Class::GrewThenBounded | Class::Periodic | Class::Irregular => last_step(ys),
-        _ => None,
-    };
-    if may_go_on && let Some(at) = paused().or_else(may_rise_again) {
-        (judgement.class, judgement.confidence, judgement.since) = (Class::TooFew, 0.0, Some(at));
-        judgement.period = None;
+    if !matches!(judgement.class, Class::Growing | Class::TooFew | Class::Shrinking)
+        && let Some(at) = may_go_on(judgement.class, &xs[start..], &ys[start..])
+    {
+        judgement.since = Some(start + at);
+        if judgement.class != Class::Slowing {
+            (judgement.class, judgement.confidence, judgement.period) = (Class::TooFew, 0.0, None);
+        }
     }
     judgement
+}
+
+/// The point since which growth may go on that the class of all points does not show.
+fn may_go_on(class: Class, xs: &[f64], ys: &[f64]) -> Option<usize> {
+    let paused = || (1..=PAUSE).find_map(|pause| grew_before(pause, xs, ys));
+    let stairs = || (class != Class::Steady).then(|| last_step(ys)).flatten();
+    paused()
+        .or_else(stairs)
+        .or_else(|| climbs_at_end(ys))
+        .or_else(|| grows_in_last_part(class, xs, ys))
+}
+
+/// The last point before the rises at the end, if they pass all points before, nothing falls, and no pause among them is long.
+/// Of a series that only rises, ever more slowly, the class shows it.
+fn climbs_at_end(ys: &[f64]) -> Option<usize> {
+    let mut from = ys.len().checked_sub(1)?;
+    let mut stays = 0;
+    while from > 0 && ys[from - 1] <= ys[from] && stays <= PAUSE {
+        stays = if ys[from - 1] == ys[from] { stays + 1 } else { 0 };
+        from -= 1;
+    }
+    let before = quantile(&ys[..from], 1.0);
+    let slows = from == 0 && 2.0 * ys[ys.len() / 2] > ys[0] + ys[ys.len() - 1];
+    let mut records = (from + 1..ys.len()).filter(|&at| ys[at] > ys[at - 1].max(before));
+    let first = records.next().filter(|_| !slows)?;
+    (1 + records.count() >= RECORDS).then_some(first - 1)
+}
+
+/// The first point of the last half, quarter or eighth, if this part alone is growing, and to more than before. A quarter or an eighth
+/// gains no less than the one before, as the end of a warm-up would.
+fn grows_in_last_part(class: Class, xs: &[f64], ys: &[f64]) -> Option<usize> {
+    // A spike does not count, but the last wave of a periodic series ends as high as the others.
+    let most = if class == Class::Periodic { 1.0 } else { 0.9 };
+    let lengths = [2, 4, 8].map(|part| (part, ys.len() / part));
+    let is_growing = |&(part, length): &(usize, usize)| {
+        let (before, last) = ys.split_at(ys.len() - length);
+        let gain = |points: &[f64]| points[length - 1] - points[0];
+        let keeps_pace = part == 2 || gain(last) >= gain(&before[before.len() - length..]);
+        let passes = median(&last[length - length / 3..]) > quantile(before, most);
+        keeps_pace && passes && classified(&xs[before.len()..], last).class == Class::Growing
+    };
+    let (_, length) = lengths
+        .into_iter()
+        .filter(|(_, length)| *length >= POINTS_NEEDED)
+        .find(is_growing)?;
+    Some(ys.len() - length)
 }
 
 /// Of a series that rises in steps, stays between them, and never falls: the point at the last step. `None`: it has stayed longer

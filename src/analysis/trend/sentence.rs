@@ -31,6 +31,9 @@ pub(super) fn sentence(row: &Row, points: &[Point], against: Against) -> String 
             };
             format!("{who} grew in {of_steps} by {pace} while the program ran, and freed {freed} only at exit")
         }
+        Class::Slowing if evidence.since.is_some() => {
+            format!("{who} has grown in {of_steps} by {pace}, but has not slowed further{since}")
+        }
         Class::Slowing => format!("{who} has grown in {of_steps} by {pace}, but more and more slowly"),
         Class::GrewThenBounded => {
             let (first, last) = (row.amount(shown.first), row.amount(shown.last));
@@ -73,7 +76,7 @@ pub(super) fn sentence(row: &Row, points: &[Point], against: Against) -> String 
                 "the snapshots since it appeared are".to_owned()
             };
             if evidence.since.is_some() {
-                format!("{who} {moved}; the snapshots since it stopped are too few to judge")
+                format!("{who} {moved}; the snapshots{since} are too few to judge")
             } else if against == Against::Marks && most_points_of_a_process(points) >= POINTS_NEEDED {
                 format!("{who} {moved}; too few marks were set between the snapshots to judge")
             } else {

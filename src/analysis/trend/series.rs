@@ -300,7 +300,11 @@ fn of_all_processes(series: &[u64], segments: &[Segment], points: &[Point], agai
         let Steps { up, down, same } = evidence.steps;
         let has_points = up + down + same + 1 >= POINTS_NEEDED;
         let rises = up > 1 && down == 0 || evidence.since.is_some();
-        evidence.class == Class::TooFew && has_points && rises
+        match evidence.class {
+            Class::TooFew => has_points && rises,
+            Class::Slowing => evidence.since.is_some(),
+            _ => false,
+        }
     });
     let classes: Vec<Class> = judged.map(|(_, evidence)| evidence.class).collect();
     let rank = |of: &(usize, Evidence)| (of.0 >= POINTS_NEEDED && of.1.class.is_growth(), of.0);

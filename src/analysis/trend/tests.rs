@@ -12,7 +12,7 @@ mod sampled;
 mod synthetic;
 mod unjudged;
 
-use synthetic::{BOUNDED, Family, GROWING, Random};
+use synthetic::{BOUNDED, Family, GROWING, HARD_TO_SEE, Random};
 
 const SECOND: u64 = 1_000_000_000;
 const MINUTE: u64 = 60 * SECOND;
@@ -125,8 +125,8 @@ fn class(values: &[u64]) -> Class {
     only_row(&minutes(values)).class
 }
 
-/// The class of a synthetic series whose snapshots were taken at uneven times, in blocks of 64 KiB.
-fn class_of(family: &Family, seed: u64) -> Class {
+/// The row of a synthetic series whose snapshots were taken at uneven times, in blocks of 64 KiB.
+fn row_of(family: &Family, seed: u64) -> Row {
     let mut random = Random::new(seed);
     let values = (family.1)(&mut random);
     let bytes = values.iter().map(|mib| (mib.max(0.0) * MIB as f64) as u64);
@@ -137,14 +137,23 @@ fn class_of(family: &Family, seed: u64) -> Class {
         now
     };
     let times: Vec<u64> = values.iter().map(|_| later()).collect();
-    only_row(&summaries_of(&values, &times)).class
+    only_row(&summaries_of(&values, &times))
+}
+
+/// How many of `each` series of a family have this.
+fn count(families: &[Family], each: u64, wanted: fn(&Row) -> bool) -> BTreeMap<&'static str, usize> {
+    let of = |(nth, family): (usize, &Family)| {
+        let seeds = (0..each).map(|seed| seed * families.len() as u64 + nth as u64);
+        (family.0, seeds.filter(|&seed| wanted(&row_of(family, seed))).count())
+    };
+    families.iter().enumerate().map(of).collect()
 }
 
 fn classify(families: &[Family], each: u64) -> BTreeMap<&'static str, BTreeMap<Class, usize>> {
     let mut classes: BTreeMap<&str, BTreeMap<Class, usize>> = BTreeMap::new();
     for (nth, family) in families.iter().enumerate() {
         for seed in 0..each {
-            let class = class_of(family, seed * families.len() as u64 + nth as u64);
+            let class = row_of(family, seed * families.len() as u64 + nth as u64).class;
             *classes.entry(family.0).or_default().entry(class).or_default() += 1;
         }
     }
@@ -186,6 +195,19 @@ fn of_700_leaks_at_least_670_are_found() {
     println!("{classes:#?}");
     let found = count_of(&classes, Class::Growing);
     assert!(found >= 670, "{found} of 700 leaks are called growing: {classes:#?}");
+}
+
+#[test]
+fn of_800_leaks_that_are_hard_to_see_at_most_20_pass() {
+    let pass = count(&HARD_TO_SEE, 100, |row| !row.class.is_growth() && !row.rises_late);
+    println!("{pass:#?}");
+    assert!(pass.values().sum::<usize>() <= 20, "{pass:#?}");
+}
+
+#[test]
+fn of_1000_bounded_series_at_most_40_have_no_verdict() {
+    let none = count(&BOUNDED, 125, |row| row.rises_late);
+    assert!(none.values().sum::<usize>() <= 40, "{none:#?}");
 }
 
 #[test]

@@ -86,7 +86,7 @@ pub(super) fn unjudged(trend: &Trend, instants: &[Instant], sum_grows: bool) -> 
         let name = [Some(&first.site.label), first.site.place.as_ref()];
         let name: Vec<&str> = name.into_iter().flatten().map(String::as_str).collect();
         unjudged.push(format!(
-            "{} appeared or stopped growing too late to judge ({}); take snapshots for longer",
+            "{} may still grow, but too few snapshots show it ({}); take snapshots for longer",
             plural(count, "call site", "call sites"),
             name.join(" ")
         ));

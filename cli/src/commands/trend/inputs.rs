@@ -39,7 +39,7 @@ pub fn summaries(args: &TrendArgs, options: &Options) -> Result<(Vec<Summary>, u
         found.failures.iter().for_each(progress::fail);
         files.extend(found.places);
     }
-    let mut others = BTreeSet::new();
+    let (files, mut others) = (load::once(files), BTreeSet::new());
     let (read, mut unread) = load::read(&files, |file| {
         let mut item = file.load()?;
         if !is_wanted(args, &item) {

@@ -49,6 +49,29 @@ fn a_filter_searches_sites_kinds_and_stacks() {
 }
 
 #[test]
+fn a_filter_searches_a_call_site_once_until_its_stacks_change() {
+    let mut state = at_step(1);
+    press(&mut state, KeyCode::Char('/'));
+    type_in(&mut state, "batch");
+    press(&mut state, KeyCode::Enter);
+    // As if another one matched: the next reading has the same stacks, so it is not searched again.
+    let cache = state
+        .reading()
+        .expect("a reading")
+        .rows
+        .iter()
+        .find(|row| row.site.label == "Cache::grow");
+    let searched = cache.expect("a row").searched();
+    assert_eq!(state.matched.1.insert(searched, true), Some(false));
+    show(&mut state, &training(4711, 3));
+    assert_eq!(labels(&state), ["Cache::grow", "load_batch"]);
+    press(&mut state, KeyCode::Char('/'));
+    type_in(&mut state, "_");
+    press(&mut state, KeyCode::Enter);
+    assert_eq!(labels(&state).len(), 0, "the words are others");
+}
+
+#[test]
 fn letters_typed_into_the_filter_do_nothing_else() {
     let mut state = at_step(1);
     press(&mut state, KeyCode::Char('/'));

@@ -9,7 +9,7 @@ use super::name_of;
 use crate::document::{BOLD, Cell, Document, Rows, Site, WARN, bold, counted, dim, styled};
 use crate::escape::Escaped;
 use crate::text::diff::{state as change, style_of};
-use crate::text::parts::{ages, tally};
+use crate::text::parts::{about, ages, size_about, tally};
 use crate::text::units;
 use crate::text::why::write_holders;
 
@@ -24,7 +24,7 @@ pub fn sites(state: &State, places: Range<usize>, wide: bool) -> Document {
     let noun = reading.noun();
     let bytes = |line: &&Line| match line.row.site.object {
         Some(_) => Cell::Number("-".to_owned()),
-        None => Cell::Size(line.of.after.bytes),
+        None => size_about(line.of.after.bytes, line.row.is_estimate),
     };
     let oldest = |line: &&Line| match line.of.after.count {
         0 => Cell::Number(String::new()),
@@ -37,7 +37,10 @@ pub fn sites(state: &State, places: Range<usize>, wide: bool) -> Document {
             styled(style, word)
         })
         .column("bytes", bytes)
-        .column("count", |line| Cell::Count(line.of.after.count))
+        .column("count", |line| match line.row.is_estimate {
+            true => Cell::Number(format!("{}{}", about(true), units::count(line.of.after.count))),
+            false => Cell::Count(line.of.after.count),
+        })
         .expendable(2)
         .column("growth", |line| {
             let (by, text) = growth(line);
@@ -67,7 +70,10 @@ pub fn sites(state: &State, places: Range<usize>, wide: bool) -> Document {
 fn growth(line: &Line) -> (i128, String) {
     match line.row.site.object {
         Some(_) => (line.of.count(), units::signed_count(line.of.count())),
-        None => (line.of.bytes(), units::signed_bytes(line.of.bytes())),
+        None => {
+            let by = units::signed_bytes(line.of.bytes());
+            (line.of.bytes(), format!("{}{by}", about(line.row.is_estimate)))
+        }
     }
 }
 
@@ -106,7 +112,12 @@ fn amount(line: &Line) -> String {
     let (after, site) = (line.of.after, &line.row.site);
     match site.object {
         Some(kind) => counted(after.count, &format!("{kind} object")),
-        None => format!("{}, {}", tally(after), site.kinds.join(", ")),
+        None => format!(
+            "{}{}, {}",
+            about(line.row.is_estimate),
+            tally(after),
+            site.kinds.join(", ")
+        ),
     }
 }
 

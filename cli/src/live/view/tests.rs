@@ -1,6 +1,6 @@
 //! Golden screens. `CULEAK_BLESS=1 cargo test -p culeak-cli screen` rewrites them; review the diff before committing.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anstream::adapter::strip_str;
 use crossterm::event::KeyCode;
@@ -241,6 +241,22 @@ fn screen_of_the_ledger_which_follows_the_readings_while_its_page_is_open() {
     assert!(shown(80, 24, &mut state).contains("900 MiB of 140 GiB used"));
     press(&mut state, KeyCode::Char('l'));
     assert_eq!(state.page, Page::Sites);
+}
+
+#[test]
+fn a_ledger_that_is_older_than_the_reading_says_so() {
+    let old = Reading::of(&with_a_ledger(530 * MIB), PathBuf::from("/tmp/app.culeak"));
+    let mut snapshot = with_a_ledger(900 * MIB);
+    snapshot.taken.at_ns += 12_000_000_000;
+    let mut new = Reading::of(&snapshot, PathBuf::from("/tmp/app.culeak"));
+    assert!(!new.ledger_now().plain().contains("ago, when the driver was asked"));
+    new.keep_usage_of(&old);
+    let text = new.ledger_now().plain();
+    assert!(
+        text.starts_with("as of 12 s ago, when the driver was asked") && text.contains("530 MiB of 140 GiB used"),
+        "{text}"
+    );
+    assert_eq!(new.devices[0].used, old.devices[0].used);
 }
 
 #[test]

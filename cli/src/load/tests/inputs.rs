@@ -113,6 +113,27 @@ fn a_pipe_beside_a_recording_is_no_snapshot_of_it() {
 }
 
 #[test]
+fn automatic_snapshots_are_those_of_the_recording_whatever_its_name() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    for name in [
+        "a.culeak",
+        "a.1",
+        "a.mark-1.culeak-snapshot",
+        "a.1.mark-2.culeak-snapshot",
+    ] {
+        fs::write(at(name), "").expect("written");
+    }
+    assert_eq!(
+        at::automatic_snapshots(&at("a.culeak")),
+        [at("a.mark-1.culeak-snapshot")]
+    );
+    assert_eq!(at::automatic_snapshots(&at("a.1")), [at("a.1.mark-2.culeak-snapshot")]);
+    let recording = crate::load::members::recording_beside(&at("a.1.mark-2.culeak-snapshot"));
+    assert_eq!(recording, Some(at("a.1")));
+}
+
+#[test]
 fn a_line_of_a_list_is_an_input_as_on_the_command_line() {
     let own = std::process::id();
     let found = places_of_line(own.to_string().as_ref());

@@ -52,6 +52,25 @@ fn golden_job_with_a_rank_that_stands_out() {
 }
 
 #[test]
+fn rows_of_sampled_ranks_are_marked_as_estimates_and_exact_sums_are_not() {
+    let mut report = report(2, &Options::default(), |_, _| {});
+    let exact = shown(&report, None);
+    report.sampled = true;
+    let sampled = shown(&report, None);
+    assert!(!exact.contains('≈'), "{exact}");
+    let of = |text: &str, what: &str| text.lines().find(|line| line.contains(what)).map(str::to_owned);
+    let row = of(&sampled, "Trainer::step").unwrap_or_else(|| panic!("{sampled}"));
+    assert_eq!(row.matches('≈').count(), 4, "{row}");
+    assert_eq!(sampled.lines().next(), exact.lines().next());
+    report.processes[0].row.held_is_estimated = true;
+    let filtered = shown(&report, None);
+    assert!(
+        filtered.lines().next().is_some_and(|line| line.contains("leak ≈ ")),
+        "{filtered}"
+    );
+}
+
+#[test]
 fn golden_job_of_equal_ranks() {
     let options = Options {
         top: Some(2),

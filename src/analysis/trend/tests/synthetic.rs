@@ -190,3 +190,69 @@ pub const GROWING: [Family; 7] = [
         (0..count).map(|nth| 10.0 + slope * (nth * nth) as f64).collect()
     }),
 ];
+
+/// In MiB. Leaks that begin late, are small beside what preceded them, or grow ever more slowly: some are called growing, and
+/// `--fail-on growing` must not pass with the others.
+pub const HARD_TO_SEE: [Family; 8] = [
+    ("constant, then 3 to 8 rises", |random| {
+        let count = random.count().max(9);
+        let (from, slope) = (count - 1 - random.whole(3, 8), random.between(0.1, 50.0));
+        (0..count)
+            .map(|nth| 500.0 + slope * nth.saturating_sub(from) as f64)
+            .collect()
+    }),
+    ("noise, then 3 to 8 rises", |random| {
+        let count = random.count().max(20);
+        let (from, slope) = (count - 1 - random.whole(3, 8), random.between(0.1, 50.0));
+        let noise = slope * random.between(0.1, 0.5);
+        (0..count)
+            .map(|nth| 500.0 + noise * random.normal() + slope * nth.saturating_sub(from) as f64)
+            .collect()
+    }),
+    ("warm-up, then a slow line", |random| {
+        let count = random.count().max(20);
+        let (until, height) = (random.whole(1, count / 2), random.between(100.0, 1000.0));
+        let slope = height * random.between(0.0001, 0.02);
+        let value =
+            |nth: usize| height * nth.min(until) as f64 / until as f64 + slope * nth.saturating_sub(until) as f64;
+        (0..count).map(value).collect()
+    }),
+    ("warm-up, then a slow line under noise", |random| {
+        let count = random.count().max(30);
+        let (until, height) = (random.whole(2, count / 3), random.between(100.0, 1000.0));
+        let slope = height * random.between(0.002, 0.02);
+        let noise = slope * random.between(0.1, 2.0);
+        let value =
+            |nth: usize| height * nth.min(until) as f64 / until as f64 + slope * nth.saturating_sub(until) as f64;
+        (0..count).map(|nth| value(nth) + noise * random.normal()).collect()
+    }),
+    ("warm-up, then low stairs", |random| {
+        let count = random.count().max(30);
+        let (until, height) = (random.whole(2, count / 3), random.between(100.0, 1000.0));
+        let (rise, every) = (height * random.between(0.002, 0.05), random.whole(2, count / 8));
+        let value = |nth: usize| {
+            height * nth.min(until) as f64 / until as f64 + rise * (nth.saturating_sub(until) / every) as f64
+        };
+        (0..count).map(value).collect()
+    }),
+    ("square root", |random| {
+        let count = random.count();
+        let factor = random.between(1.0, 50.0);
+        (0..count).map(|nth| 50.0 + factor * (nth as f64).sqrt()).collect()
+    }),
+    ("growth, a pause, growth", |random| {
+        let count = random.count().max(30);
+        let (until, from) = (count / 4, count - random.whole(4, count / 4));
+        (0..count)
+            .map(|nth| 100.0 + 10.0 * (nth.min(until) + nth.saturating_sub(from)) as f64)
+            .collect()
+    }),
+    ("spike, then a line", |random| {
+        let count = random.count().max(20);
+        let (at, slope) = (random.whole(1, 4), random.between(0.1, 5.0));
+        let spike = random.between(100.0, 2000.0);
+        (0..count)
+            .map(|nth| 50.0 + if nth == at { spike } else { slope * nth as f64 })
+            .collect()
+    }),
+];
