@@ -66,7 +66,7 @@ pub use identity::{Identity, identity, is_early_copy, is_running, note_end};
 pub use process::host_name;
 pub use pulse::{Pulse, pulse};
 pub use python_line::{BEFORE_FIRST, python_line};
-pub use regular::open_regular;
+pub use regular::{open_no_link, open_regular};
 pub use spool::{Spooled, spooled};
 
 use std::collections::{BTreeMap, HashMap};

@@ -35,7 +35,7 @@ use crate::launch::preload;
 use crate::options::config::ConfigArgs;
 use crate::options::display::DisplayArgs;
 use crate::options::refusals::{self, Asked};
-use crate::text::parts::{BOLD, Styled};
+use crate::text::parts::BOLD;
 use crate::text::units::when;
 use crate::usage::ProbeUsageArgs;
 use crate::{probe, symbolize, usage};
@@ -120,31 +120,21 @@ pub enum Command {
 impl Command {
     /// Whether it reads a config file. The other commands must work beside a file with a mistake.
     pub fn reads_config(&self) -> bool {
-        match self {
-            Command::Run(_)
-            | Command::Report(_)
-            | Command::Why(_)
-            | Command::Snapshot(_)
-            | Command::Live(_)
-            | Command::Diff(_)
-            | Command::Trend(_)
-            | Command::WhatIf(_)
-            | Command::Check(_)
-            | Command::Export(_)
-            | Command::Watch(_) => true,
-            // Each of its questions does.
+        // Each question of `mcp` does.
+        !matches!(
+            self,
             Command::Mcp(_)
-            | Command::Demo(_)
-            | Command::Doctor(_)
-            | Command::ShimPath(_)
-            | Command::Setup(_)
-            | Command::Help(_)
-            | Command::DemoProgram
-            | Command::Probe
-            | Command::Symbolize
-            | Command::ProbeUsage(_)
-            | Command::ProbeRank(_) => false,
-        }
+                | Command::Demo(_)
+                | Command::Doctor(_)
+                | Command::ShimPath(_)
+                | Command::Setup(_)
+                | Command::Help(_)
+                | Command::DemoProgram
+                | Command::Probe
+                | Command::Symbolize
+                | Command::ProbeUsage(_)
+                | Command::ProbeRank(_)
+        )
     }
 }
 
@@ -516,7 +506,7 @@ fn grouped(whole: clap::Command) -> clap::Command {
     use std::fmt::Write as _;
     let mut list = StyledStr::new();
     for (title, names) in GROUPS {
-        let _ = writeln!(list, "{}", Styled(BOLD, &format!("{title}:")));
+        let _ = writeln!(list, "{BOLD}{title}:{BOLD:#}");
         for name in *names {
             let about = whole.find_subcommand(name).and_then(clap::Command::get_about);
             let about = about.map(ToString::to_string).unwrap_or_default();

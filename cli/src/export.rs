@@ -15,7 +15,7 @@ pub mod memory_viz;
 pub mod parquet;
 pub mod perfetto;
 pub mod pprof;
-mod protobuf;
+pub mod protobuf;
 pub mod records;
 pub mod speedscope;
 pub mod window;

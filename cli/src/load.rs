@@ -143,7 +143,7 @@ impl Found {
         }
     }
 
-    pub fn all(found: impl IntoIterator<Item = Found>) -> Found {
+    fn all(found: impl IntoIterator<Item = Found>) -> Found {
         let mut all = Found::default();
         for found in found {
             all.places.extend(found.places);
@@ -158,9 +158,14 @@ impl Found {
         all
     }
 
-    /// All arguments of a command. Several files are a job; one file speaks of its process alone.
+    /// What each argument of a command names.
+    pub fn each(arguments: &[impl AsRef<OsStr>]) -> Found {
+        Found::all(arguments.iter().map(places))
+    }
+
+    /// As [`each`](Found::each). Several files are a job; one file speaks of its process alone.
     pub fn of_all(arguments: &[impl AsRef<OsStr>]) -> Found {
-        let found = Found::all(arguments.iter().map(places));
+        let found = Found::each(arguments);
         match found.places.len() > 1 {
             true => found.with_unrecorded(),
             false => found,
@@ -280,7 +285,7 @@ fn places_of_path(path: &Path) -> Found {
         )
     });
     let left_out = strangers
-        .chain(members.left_out.iter().map(ToString::to_string))
+        .chain(members.left_out.iter().cloned())
         .chain(members.unrecorded.iter().cloned())
         .collect();
     let paths = match members.recordings.is_empty() {
@@ -449,20 +454,51 @@ pub fn single(argument: &OsStr) -> Result<Place, Failure> {
 }
 
 impl Found {
+    /// What `load` returns of each place, which is read once. What cannot be read joins the failures.
+    pub fn read<T>(&mut self, mut load: impl FnMut(&Place) -> Result<T, Failure>) -> Vec<T> {
+        let mut items = Vec::new();
+        self.places = once(std::mem::take(&mut self.places));
+        let progress = Progress::over("reading", self.places.len() as u64, Unit::Of("files"));
+        for place in &self.places {
+            match load(place) {
+                Ok(item) => items.push(item),
+                Err(failure) => self.failures.push(failure),
+            }
+            progress.advance(1);
+        }
+        items
+    }
+
+    /// The snapshots. What cannot be read is reported and skipped.
+    ///
+    /// # Errors
+    /// No input can be read.
+    pub fn load(mut self, load: impl Fn(&Place) -> Result<Loaded, Failure>) -> Result<Several, Failure> {
+        warn_of(&self.left_out);
+        let items = self.read(load);
+        let unreadable = self.failures.len();
+        let last = self.failures.pop_if(|_| items.is_empty());
+        self.failures.iter().for_each(progress::fail);
+        match last {
+            Some(failure) => Err(failure),
+            None => Ok(Several {
+                items,
+                unreadable,
+                left_out: self.left_out,
+            }),
+        }
+    }
+
     /// The only source. `argument`: what named it.
     ///
     /// # Errors
     /// See [`single`].
     pub fn single(self, argument: &OsStr) -> Result<Place, Failure> {
-        let Found {
-            mut places,
-            failures,
-            left_out,
-        } = self;
-        warn_of(&left_out);
-        if let Some(failure) = failures.into_iter().next() {
+        warn_of(&self.left_out);
+        if let Some(failure) = self.failures.into_iter().next() {
             return Err(failure);
         }
+        let mut places = self.places;
         match places.len() {
             1 => Ok(places.remove(0)),
             n => Err(Failure::new(format!(
@@ -487,69 +523,6 @@ pub fn warn_of(left_out: &[String]) {
     left_out
         .iter()
         .for_each(|sentence| progress::say(format_args!("warning: {}", Escaped(sentence))));
-}
-
-/// Reads inputs, which may be folders. Unreadable ones are reported and skipped.
-///
-/// # Errors
-/// No input can be read.
-pub fn all(arguments: &[impl AsRef<OsStr>]) -> Result<Several, Failure> {
-    all_by(arguments, Place::load)
-}
-
-/// As [`all`], without what the runs of these files did not record.
-///
-/// # Errors
-/// See [`all`].
-pub fn each(arguments: &[impl AsRef<OsStr>]) -> Result<Several, Failure> {
-    load_found(Found::all(arguments.iter().map(places)), Place::load)
-}
-
-/// As [`all`], where `load` reads each input.
-///
-/// # Errors
-/// See [`all`].
-pub fn all_by(
-    arguments: &[impl AsRef<OsStr>],
-    load: impl Fn(&Place) -> Result<Loaded, Failure>,
-) -> Result<Several, Failure> {
-    load_found(Found::of_all(arguments), load)
-}
-
-/// What `load` returns of each place, and its failures.
-pub fn read<T>(places: &[Place], mut load: impl FnMut(&Place) -> Result<T, Failure>) -> (Vec<T>, Vec<Failure>) {
-    let (mut items, mut failures) = (Vec::new(), Vec::new());
-    let progress = Progress::over("reading", places.len() as u64, Unit::Of("files"));
-    for place in places {
-        match load(place) {
-            Ok(item) => items.push(item),
-            Err(failure) => failures.push(failure),
-        }
-        progress.advance(1);
-    }
-    (items, failures)
-}
-
-fn load_found(found: Found, load: impl Fn(&Place) -> Result<Loaded, Failure>) -> Result<Several, Failure> {
-    let Found {
-        places,
-        mut failures,
-        left_out,
-    } = found;
-    warn_of(&left_out);
-    let (items, unread) = read(&once(places), load);
-    failures.extend(unread);
-    let unreadable = failures.len();
-    let last = if items.is_empty() { failures.pop() } else { None };
-    failures.iter().for_each(progress::fail);
-    match last {
-        Some(failure) => Err(failure),
-        None => Ok(Several {
-            items,
-            unreadable,
-            left_out,
-        }),
-    }
 }
 
 fn from_process(pid: u32, read: Reader) -> Result<Loaded, Failure> {

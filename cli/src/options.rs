@@ -20,6 +20,7 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -121,29 +122,16 @@ fn listed(folders: &[PathBuf]) -> String {
     folders.join(", ")
 }
 
-/// Parses a kind of memory.
-///
-/// # Errors
-/// The name is unknown; the message lists the known ones.
-pub fn parse_kind(name: &str) -> Result<Kind, String> {
-    let names = || Kind::ALL.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(", ");
-    Kind::from_name(name).ok_or_else(|| format!("unknown kind of memory; expected one of: {}", names()))
-}
-
 fn names(kinds: impl Iterator<Item = Kind>) -> String {
     kinds.map(Kind::name).collect::<Vec<_>>().join(", ")
 }
 
-/// As [`kind_parser`], for kinds of memory only.
-pub fn memory_kind_parser() -> impl TypedValueParser<Value = Kind> {
-    let names = Kind::of_memory().map(Kind::name);
-    PossibleValuesParser::new(names).try_map(|name| parse_kind(&name))
-}
-
-/// A parser for options; completions offer the names.
-pub fn kind_parser() -> impl TypedValueParser<Value = Kind> {
-    let names = Kind::ALL.iter().map(|kind| kind.name());
-    PossibleValuesParser::new(names).try_map(|name| parse_kind(&name))
+/// Reads one of these names.
+pub fn one_of<T: Clone + Send + Sync + 'static>(
+    names: impl Iterator<Item = &'static str>,
+    from_name: fn(&str) -> Option<T>,
+) -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(names).try_map(move |name| from_name(&name).ok_or("no such value"))
 }
 
 /// Parses a pattern for stacks, as in suppressions.
@@ -154,11 +142,11 @@ pub fn parse_pattern(text: &str) -> Result<Pattern, String> {
     Pattern::parse(text).map_err(|(column, reason)| format!("column {column}: {reason}"))
 }
 
-/// Parses a point in time.
+/// Reads a point in time, or what else is read from text.
 ///
 /// # Errors
-/// The text is not a point in time; the message has the syntax.
-pub fn parse_point(text: &str) -> Result<Point, String> {
+/// A sentence of its reader.
+pub fn parsed<T: FromStr<Err = String>>(text: &str) -> Result<T, String> {
     text.parse()
 }
 

@@ -26,7 +26,7 @@ use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer};
 use culeak::analysis::function_name::plain;
 use culeak::snapshot::{Location, Snapshot, Symbol};
 
-pub use cache::folder as cache_folder;
+pub use cache::{folder as cache_folder, usual_folder as usual_cache_folder};
 pub use child::{COMMAND, answer};
 pub use note::{Note, sentences};
 

@@ -7,6 +7,7 @@
 
 use std::ffi::CString;
 use std::fs;
+use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -164,12 +165,8 @@ fn groups(pid: u32) -> Vec<CString> {
     let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     let own = text.lines().find_map(|line| line.strip_prefix("0::/"));
     let all = Path::new(own.unwrap_or_default()).ancestors();
-    let folders = all.filter_map(|group| {
-        Path::new("/sys/fs/cgroup")
-            .join(group)
-            .into_os_string()
-            .into_string()
-            .ok()
-    });
-    folders.filter_map(|folder| CString::new(folder).ok()).collect()
+    let folders = all.map(|group| Path::new("/sys/fs/cgroup").join(group).into_os_string());
+    folders
+        .filter_map(|folder| CString::new(folder.into_vec()).ok())
+        .collect()
 }

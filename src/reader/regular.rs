@@ -13,11 +13,23 @@ use std::path::Path;
 /// # Errors
 /// Those of `open`; `IsADirectory`; `InvalidInput` for FIFOs, sockets and devices.
 pub fn open_regular(path: &Path) -> io::Result<File> {
-    regular(&fs::metadata(path)?)?;
+    opened(path, &fs::metadata(path)?, 0)
+}
+
+/// As [`open_regular`]; refuses links too, which another user may have put at a name that is known beforehand.
+///
+/// # Errors
+/// As [`open_regular`].
+pub fn open_no_link(path: &Path) -> io::Result<File> {
+    opened(path, &fs::symlink_metadata(path)?, libc::O_NOFOLLOW)
+}
+
+fn opened(path: &Path, named: &Metadata, flags: i32) -> io::Result<File> {
+    regular(named)?;
     // O_NONBLOCK: another file may have taken the name since the check.
     let file = File::options()
         .read(true)
-        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY | flags)
         .open(path)?;
     regular(&file.metadata()?)?;
     Ok(file)

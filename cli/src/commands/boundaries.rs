@@ -32,12 +32,6 @@ pub struct BoundaryArgs {
     pub not_above: Option<u64>,
 }
 
-/// An input as it was at the mark, and the rules for it.
-pub struct AtBoundary {
-    pub item: Loaded,
-    pub rules: Rules,
-}
-
 impl BoundaryArgs {
     /// # Errors
     /// There is a baseline too, maybe from the config file, or a limit of objects, or a second one of the total.
@@ -71,7 +65,7 @@ impl BoundaryArgs {
     ///
     /// # Errors
     /// It cannot be read, has no such mark, no state of it is known, or call sites are estimates.
-    pub fn load(&self, place: &Place, rules: &Rules, names: &NameArgs) -> Result<AtBoundary, Failure> {
+    pub fn load(&self, place: &Place, rules: &Rules, names: &NameArgs) -> Result<(Loaded, Rules), Failure> {
         let mark = mark(rules)?;
         let (mut item, timeline) = place.load_with_events()?;
         has_ended(&mut item, rules);
@@ -97,7 +91,7 @@ impl BoundaryArgs {
         item.snapshot.taken.point = Some(Point::Mark(mark.to_owned()));
         rules.boundary = Some(boundary);
         rules.previous = previous;
-        Ok(AtBoundary { item, rules })
+        Ok((item, rules))
     }
 }
 

@@ -25,10 +25,11 @@ use culeak::snapshot::{BY_READING, ProcessState};
 
 use super::boundaries::BoundaryArgs;
 use super::program::{self, ProgramArgs};
+use crate::document::counted;
 use crate::errors::{Failure, USAGE, exit_of};
 use crate::escape::Escaped;
 use crate::launch::incomplete;
-use crate::load::{self, Found, Loaded, Several, holders};
+use crate::load::{self, Found, Loaded, Place, Several, holders};
 use crate::options::format::{self, Format};
 use crate::options::rules::{Failing, RuleArgs, check_baseline, is_baseline};
 use crate::options::{NameArgs, groups};
@@ -166,6 +167,14 @@ fn remove_older_verdict(args: &CheckArgs) {
     }
 }
 
+fn found(args: &CheckArgs, inputs: &[OsString]) -> Found {
+    match args.command.is_empty() {
+        true => Found::of_all(inputs),
+        // What this run did not record is known.
+        false => Found::each(inputs),
+    }
+}
+
 /// Judges these inputs, and returns the exit code if all must pass. `unrecorded`: what their program lacks besides.
 fn judge(args: &CheckArgs, rules: &Rules, inputs: &[OsString], mut unrecorded: Vec<Unseen>) -> Result<u8, Failure> {
     if args.boundary.is_given() {
@@ -175,11 +184,7 @@ fn judge(args: &CheckArgs, rules: &Rules, inputs: &[OsString], mut unrecorded: V
         items: mut loaded,
         mut unreadable,
         left_out,
-    } = match args.command.is_empty() {
-        true => load::all(inputs)?,
-        // What this run did not record is known.
-        false => load::each(inputs)?,
-    };
+    } = found(args, inputs).load(Place::load)?;
     unrecorded.extend(left_out.iter().map(|sentence| missing_beside(sentence)));
     // What reads JSON and suppressions names no holders.
     let is_named = !(args.gen_suppressions || args.json || args.format == Format::Json);
@@ -354,8 +359,7 @@ fn missing_members(args: &CheckArgs, source: &str, processes: &[Member]) -> Vec<
 
 /// That inputs have no verdict because they cannot be read.
 fn of_unread_inputs(unread: usize) -> Option<Unseen> {
-    let inputs = text::units::plural(unread as u64, "other input", "other inputs");
-    let what = format!("{inputs} could not be read or judged");
+    let what = format!("{} could not be read or judged", counted(unread, "other input"));
     (unread > 0).then(|| Unseen::all("", what, "repair them, or leave them out"))
 }
 
@@ -375,30 +379,20 @@ fn at_boundaries(
     inputs: &[OsString],
     mut unrecorded: Vec<Unseen>,
 ) -> Result<u8, Failure> {
-    let Found {
-        places,
-        mut failures,
-        left_out,
-    } = match args.command.is_empty() {
-        true => Found::of_all(inputs),
-        false => Found::all(inputs.iter().map(load::places)),
-    };
-    load::warn_of(&left_out);
-    unrecorded.extend(left_out.iter().map(|sentence| missing_beside(sentence)));
-    let (judged, unread) = load::read(&load::once(places), |place| {
-        args.boundary.load(place, rules, &args.names)
-    });
-    failures.extend(unread);
-    failures.iter().for_each(progress::fail);
+    let mut found = found(args, inputs);
+    load::warn_of(&found.left_out);
+    unrecorded.extend(found.left_out.iter().map(|sentence| missing_beside(sentence)));
+    let judged = found.read(|place| args.boundary.load(place, rules, &args.names));
+    found.failures.iter().for_each(progress::fail);
     if judged.is_empty() {
         return Ok(USAGE);
     }
     let verdicts: Vec<_> = judged
         .iter()
-        .map(|at| (at.item.source.as_str(), at.item.verdict(&at.rules)))
+        .map(|(item, rules)| (item.source.as_str(), item.verdict(rules)))
         .collect();
-    unrecorded.extend(of_unread_inputs(failures.len()));
-    finish(args, verdicts, judged.iter().map(|at| &at.item), unrecorded)
+    unrecorded.extend(of_unread_inputs(found.failures.len()));
+    finish(args, verdicts, judged.iter().map(|(item, _)| item), unrecorded)
 }
 
 /// Standard output belongs to the program, if there is one.
@@ -450,23 +444,13 @@ fn generate(verdicts: &[(&str, Verdict)]) -> Result<(), Failure> {
         let of_memory = verdict.rows.iter().filter(|_| !verdict.judges_only_objects());
         for judged in of_memory {
             if let Some(stack) = judged.row.stacks.first() {
-                let blocks = text::units::plural(judged.row.count, "block", "blocks");
-                let bytes = text::units::bytes(judged.row.bytes);
-                add(nth, &stack.stack, Of::Memory, format!("{bytes} in {blocks}"));
+                add(nth, &stack.stack, Of::Memory, text::parts::tally(judged.row.tally()));
             }
         }
         for of in verdict.objects.iter().filter(|of| of.to_blame) {
-            let noun = if of.row.count == 1 { "object" } else { "objects" };
-            let count = text::units::count(of.row.count);
-            add(
-                nth,
-                of.row.stack(),
-                Of::Objects,
-                format!(
-                    "{count} {} {noun}",
-                    of.row.kind_of_objects().map_or("", culeak::kind::Kind::name)
-                ),
-            );
+            let kind = of.row.kind_of_objects().map_or("", culeak::kind::Kind::name);
+            let objects = counted(of.row.count, &format!("{kind} object"));
+            add(nth, of.row.stack(), Of::Objects, objects);
         }
     }
     text::print(|out| {
@@ -517,11 +501,11 @@ fn update(path: &Path, overwrite: Overwrite, loaded: &[Loaded], rules: &Rules) -
         json::write_pretty(&mut *out, &baseline)?;
         writeln!(out)
     })?;
-    let sites = text::units::plural(baseline.sites.len() as u64, "call site", "call sites");
+    let sites = counted(baseline.sites.len(), "call site");
     let objects = match &baseline.objects {
         Some(objects) if !objects.is_empty() => {
             let count = objects.iter().fold(0, |sum: u64, of| sum.saturating_add(of.count));
-            format!(" and {}", text::units::plural(count, "object", "objects"))
+            format!(" and {}", counted(count, "object"))
         }
         Some(_) => String::new(),
         None => ", without objects: they are not recorded at this point".to_owned(),

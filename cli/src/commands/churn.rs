@@ -7,7 +7,7 @@ use culeak::analysis::stats::{Options, Sort, Stats};
 
 use super::report::ReportArgs;
 use crate::errors::Failure;
-use crate::load::timeline::{WithTimeline, one_with_timeline, time_of};
+use crate::load::timeline::{one_with_timeline, time_of};
 use crate::options::output::Form;
 use crate::options::rows_shown;
 use crate::text;
@@ -15,7 +15,7 @@ use crate::text;
 /// # Errors
 /// The input cannot be read, or has no log of events.
 pub fn execute(args: &ReportArgs, form: Form) -> Result<ExitCode, Failure> {
-    let WithTimeline { mut item, timeline } = one_with_timeline(args.input()?)?;
+    let (mut item, timeline) = one_with_timeline(args.input()?)?;
     args.selection.suits(&item)?;
     let failed = |reason: String| Failure::new(format!("{}: {reason}", item.source));
     let between = match args.selection.window() {

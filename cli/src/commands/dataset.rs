@@ -98,13 +98,11 @@ mod with_parquet {
         };
         match work.wanted.every {
             None => {
-                let Found {
-                    places, mut failures, ..
-                } = Found::all(work.wanted.inputs.iter().map(load::places));
-                let outcomes = work.add(&places)?;
-                failures.extend(outcomes.into_values().filter_map(Result::err));
-                failures.iter().for_each(progress::fail);
-                Ok(ExitCode::from(if failures.is_empty() { 0 } else { USAGE }))
+                let mut found = Found::each(work.wanted.inputs);
+                let outcomes = work.add(&found.places)?;
+                found.failures.extend(outcomes.into_values().filter_map(Result::err));
+                found.failures.iter().for_each(progress::fail);
+                Ok(ExitCode::from(if found.failures.is_empty() { 0 } else { USAGE }))
             }
             Some(every) => {
                 // Engines may read it before the job begins.
@@ -158,14 +156,13 @@ mod with_parquet {
 
         /// Adds a point of every process; whether all have ended.
         fn one(&mut self, work: &Work) -> Result<bool, Failure> {
-            let Found {
-                mut places, failures, ..
-            } = Found::all(work.wanted.inputs.iter().map(load::places));
+            let found = Found::each(work.wanted.inputs);
             // A folder has no recordings before the job begins.
-            if let (false, Some(failure)) = (self.is_waiting, failures.first()) {
+            if let (false, Some(failure)) = (self.is_waiting, found.failures.first()) {
                 progress::note(format_args!("note: {failure}; looking again every interval"));
                 self.is_waiting = true;
             }
+            let mut places = found.places;
             let any = !places.is_empty();
             places.retain(|place| !self.ended.contains(&place.to_string()));
             if places.is_empty() {

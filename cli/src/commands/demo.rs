@@ -19,7 +19,7 @@ use culeak_driver::demo_program::{Planted, ROUND_DONE};
 use crate::errors::Failure;
 use crate::launch::shim;
 use crate::load::in_folder;
-use crate::text::parts::{BAD, BOLD, DIM, GOOD, Styled};
+use crate::text::parts::{BAD, BOLD, DIM, GOOD};
 use crate::text::{self, units};
 use crate::{load, probe};
 
@@ -65,8 +65,7 @@ pub fn execute(args: &DemoArgs) -> Result<ExitCode, Failure> {
         libraries,
     };
     say(format_args!(
-        "{}",
-        Styled(BOLD, "culeak demo: a program that leaks GPU memory")
+        "{BOLD}culeak demo: a program that leaks GPU memory{BOLD:#}"
     ));
     say(format_args!("It runs on {driver}."));
 
@@ -99,16 +98,14 @@ pub fn execute(args: &DemoArgs) -> Result<ExitCode, Failure> {
         &load::one(tour.folder().join(format!("after.{process}.json")))?.snapshot,
     );
     match &truth {
-        Ok(result) => say(format_args!("{} {result}", Styled(GOOD, "yes:"))),
-        Err(wrong) => say(format_args!("{} {wrong}", Styled(BAD, "no:"))),
+        Ok(result) => say(format_args!("{GOOD}yes:{GOOD:#} {result}")),
+        Err(wrong) => say(format_args!("{BAD}no:{BAD:#} {wrong}")),
     }
     match folder {
-        None => say(format_args!(
-            "\nThe demo's files were removed; keep them with --output DIR."
-        )),
+        None => say("\nThe demo's files were removed; keep them with --output DIR."),
         Some(folder) => say(format_args!("\nThe demo's files are in {folder}.")),
     }
-    say(format_args!("next: culeak run -- your-program"));
+    say("next: culeak run -- your-program");
     Ok(ExitCode::from(u8::from(truth.is_err())))
 }
 
@@ -160,11 +157,8 @@ impl Tour {
 
     /// A culeak command, printed as a user would type it.
     fn command(&self, words: &[&str]) -> Result<Command, Failure> {
-        let shown: Vec<String> = words.iter().map(|word| quoted(word)).collect();
-        say(format_args!(
-            "{}",
-            Styled(DIM, format_args!("$ culeak {}", shown.join(" ")))
-        ));
+        let shown: String = words.iter().map(|word| format!(" {}", quoted(word))).collect();
+        say(format_args!("{DIM}$ culeak{shown}{DIM:#}"));
         let program = env::current_exe().map_err(|error| broken(words, error))?;
         let mut command = Command::new(&program);
         command.args(words.iter().map(|&word| match word {
@@ -203,7 +197,7 @@ impl Tour {
         let (mut planted, mut process) = (Vec::new(), String::new());
         for line in output.into_iter().flat_map(BufRead::lines) {
             let line = line.map_err(failed)?;
-            say(format_args!("{line}"));
+            say(&line);
             planted.extend(line.parse::<Planted>());
             if !line.starts_with(ROUND_DONE) {
                 continue;
@@ -321,11 +315,11 @@ fn planter(found: &Snapshot, stack: Option<usize>, planted: &[Planted]) -> Strin
 }
 
 /// Prints a line. A closed pipe does not end the demo, whose exit code still matters.
-fn say(line: std::fmt::Arguments) {
+fn say(line: impl std::fmt::Display) {
     let mut out = anstream::stdout().lock();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
 fn heading(text: &str) {
-    say(format_args!("\n{}", Styled(BOLD, format_args!("── {text}"))));
+    say(format_args!("\n{BOLD}── {text}{BOLD:#}"));
 }

@@ -18,7 +18,6 @@ use culeak::snapshot::BY_READING;
 use crate::document::Document;
 use crate::errors::Failure;
 use crate::export::flamegraph;
-use crate::export::folded::Cost;
 use crate::load::{Loaded, Place, holders};
 use crate::options::output::{Form, OutputArgs};
 use crate::options::refusals::{self, JOB};
@@ -251,6 +250,6 @@ fn write_flamegraph(args: &DiffArgs, before: &Loaded, after: &Loaded) -> Result<
         lines: detail.lines && args.view.lines,
         ..detail
     };
-    let write = |out: &mut dyn Write| flamegraph::write_difference(&old, &new, detail, Cost::Bytes, out);
+    let write = |out: &mut dyn Write| flamegraph::write_difference(&old, &new, detail, out);
     args.output.write(Form::Svg, write)
 }

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use culeak::analysis::categories::Categories;
-use culeak::analysis::filter::{Filter, only_objects};
+use culeak::analysis::filter::only_objects;
 use culeak::analysis::profile::{Options, Profile};
 use culeak::point::Point;
 use culeak::table;
@@ -19,7 +19,7 @@ use crate::document::Document;
 use crate::errors::{Failure, USAGE};
 use crate::export::folded::Cost;
 use crate::export::{self, Ability, FORMATS, Format, Input, window};
-use crate::load::{self, Loaded, Place, Several};
+use crate::load::{self, Found, Loaded, Place, Several};
 use crate::monitor;
 use crate::options::NameArgs;
 use crate::options::categories::CategoryArgs;
@@ -166,7 +166,7 @@ impl ExportArgs {
         let selection = &self.selection;
         let is_window = selection.window().is_some();
         let of_segments = load::segments::are_wanted(&selection.kind)?;
-        let of_part = self.filter(&Categories::none()).is_of_stacks()
+        let of_part = selection.filter(&Categories::none()).is_of_stacks()
             || selection.since.is_some()
             || !selection.device.is_empty();
         let lacks = |ability| !format.has(ability);
@@ -201,10 +201,6 @@ impl ExportArgs {
             ));
         }
         Ok(())
-    }
-
-    fn filter(&self, categories: &Categories) -> Filter {
-        self.selection.filter(categories)
     }
 }
 
@@ -248,12 +244,13 @@ fn write(args: &ExportArgs, format: &Format, path: &Path) -> Result<ExitCode, Fa
     let of_segments = load::segments::are_wanted(&args.selection.kind)?;
     let suppressions = args.suppressions.read()?;
     let categories = args.categories.read()?;
+    let load = match format.has(Ability::Times) || args.selection.window().is_some() {
+        true => Place::load_with_timeline,
+        false => Place::load_with_totals,
+    };
     let Several {
         mut items, unreadable, ..
-    } = match format.has(Ability::Times) || args.selection.window().is_some() {
-        true => load::all_by(&args.inputs, Place::load_with_timeline)?,
-        false => load::all_by(&args.inputs, Place::load_with_totals)?,
-    };
+    } = Found::of_all(&args.inputs).load(load)?;
     if items.len() > 1 && !format.has(Ability::Processes) {
         return Err(Failure::new(format!(
             "{} processes or snapshots, but this format holds one; name one, or choose another format",
@@ -290,7 +287,7 @@ fn write(args: &ExportArgs, format: &Format, path: &Path) -> Result<ExitCode, Fa
         items: &items,
         options: Options {
             full_stacks: args.full_stacks,
-            filter: args.filter(&categories),
+            filter: args.selection.filter(&categories),
             suppressions,
             categories,
             ..Options::default()

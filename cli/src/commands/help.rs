@@ -13,7 +13,7 @@ use crate::document::{Document, columns, wrap};
 use crate::errors::Failure;
 use crate::text;
 use crate::text::markdown;
-use crate::text::parts::{BOLD, Styled};
+use crate::text::parts::BOLD;
 use crate::text::units::when;
 
 /// Show the options of a command, or a guide: `culeak help` lists the guides
@@ -174,7 +174,7 @@ pub fn nearest<'n>(word: &str, names: impl Iterator<Item = &'n str>) -> Vec<&'n 
 
 fn write_list(out: &mut dyn Write) -> io::Result<()> {
     let widest = GUIDES.iter().map(|guide| guide.name.len()).max().unwrap_or_default();
-    writeln!(out, "\n{}", Styled(BOLD, "Guides:"))?;
+    writeln!(out, "\n{BOLD}Guides:{BOLD:#}")?;
     let tasks = GUIDES.iter().filter(|guide| !guide.link.contains('#')).map(|guide| {
         let sections = GUIDES
             .iter()

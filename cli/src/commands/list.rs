@@ -77,7 +77,7 @@ pub fn of_folder(folder: &Path) -> Result<Document, Failure> {
     files.sort_by_cached_key(|path| Reverse(written(path)));
     let mut page = Document::default();
     page.warnings(members.failures.iter().map(ToString::to_string));
-    page.warnings(members.left_out.map(|left_out| left_out.to_string()));
+    page.warnings(members.left_out);
     page.warnings(members.unrecorded);
     page.more(
         files.len().saturating_sub(SHOWN),

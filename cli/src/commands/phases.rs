@@ -9,7 +9,7 @@ use crate::errors::{Failure, USAGE};
 use crate::load::Found;
 use crate::options::output::Form;
 use crate::options::rows_shown;
-use crate::{load, progress, text};
+use crate::{progress, text};
 
 /// Reports every input that can be read; any other input makes the exit code 2.
 ///
@@ -21,10 +21,8 @@ pub fn execute(args: &ReportArgs, name: Option<&str>, form: Form) -> Result<Exit
         filter: args.selection.filter(&args.categories.read()?),
         sites: (form != Form::Json).then_some(text::phases::SITES_SHOWN),
     };
-    let Found {
-        places, mut failures, ..
-    } = Found::all(args.inputs.iter().map(load::places));
-    let (loaded, unread) = load::read(&places, |place| {
+    let mut found = Found::each(&args.inputs);
+    let loaded = found.read(|place| {
         let (mut item, timeline) = place.load_with_events()?;
         args.selection.suits(&item)?;
         // Names tell what belongs to a caching allocator. Times need none.
@@ -33,9 +31,8 @@ pub fn execute(args: &ReportArgs, name: Option<&str>, form: Form) -> Result<Exit
         }
         Ok((item, timeline))
     });
-    failures.extend(unread);
-    failures.iter().for_each(progress::fail);
-    let mut unreadable = failures.len();
+    found.failures.iter().for_each(progress::fail);
+    let mut unreadable = found.failures.len();
     let mut all: Vec<(String, Phases)> = loaded
         .iter()
         .map(|(item, timeline)| {

@@ -88,38 +88,26 @@ pub type File = (String, Vec<u8>);
 /// # Errors
 /// A file cannot be written, or the command has no page.
 pub fn execute(args: &SetupArgs, mut whole: Command) -> Result<ExitCode, Failure> {
-    let (printed, files, out) = match &args.part {
+    let (files, printed, [what, mark], out, overwrite) = match &args.part {
         Part::Completions { shell, out, overwrite } => {
             let script = completions(*shell, &mut whole);
-            (
-                script.1.clone(),
-                vec![script],
-                out.as_ref().map(|out| (out, "completions", NAME, *overwrite)),
-            )
+            (vec![script], 0, ["completions", NAME], out, overwrite)
         }
         Part::Man { page, out, overwrite } => {
             let pages = pages(whole);
             let printed = page_of(page.as_deref(), &pages)?;
-            (
-                printed,
-                pages,
-                out.as_ref().map(|out| (out, "manual pages", MANUAL, *overwrite)),
-            )
+            (pages, printed, ["manual pages", MANUAL], out, overwrite)
         }
         Part::Header { out, overwrite } => {
             let files = HEADERS.map(|(name, text)| (name.to_owned(), text.as_bytes().to_vec()));
-            (
-                files[0].1.clone(),
-                files.into(),
-                out.as_ref().map(|out| (out, "headers", HEADER, *overwrite)),
-            )
+            (files.into(), 0, ["headers", HEADER], out, overwrite)
         }
     };
-    let Some((folder, what, mark, overwrite)) = out else {
-        text::print(|out| out.write_all(&printed))?;
+    let Some(folder) = out else {
+        text::print(|out| out.write_all(&files[printed].1))?;
         return Ok(ExitCode::SUCCESS);
     };
-    output::replace_own(folder, what, mark, overwrite, &files)?;
+    output::replace_own(folder, what, mark, *overwrite, &files)?;
     if let [(name, _)] = files.as_slice() {
         progress::note(Escaped(&folder.join(name).display().to_string()));
     }
@@ -154,18 +142,17 @@ fn arguments_for_fish(whole: &Command) -> String {
     lines.filter(|line| !line.ends_with("\"\"\n")).collect()
 }
 
-/// The page of a command; `None`: that of the program.
-fn page_of(command: Option<&str>, pages: &[File]) -> Result<Vec<u8>, Failure> {
+/// Which page is that of a command; `None`: that of the program.
+fn page_of(command: Option<&str>, pages: &[File]) -> Result<usize, Failure> {
     let name = command.map_or(NAME.to_owned(), |command| format!("{NAME}-{command}"));
-    let page = pages.iter().find(|(file, _)| *file == format!("{name}.1"));
-    let page = page.ok_or_else(|| {
+    let page = pages.iter().position(|(file, _)| *file == format!("{name}.1"));
+    page.ok_or_else(|| {
         let names = pages
             .iter()
             .filter_map(|(file, _)| file.strip_prefix("culeak-")?.strip_suffix(".1"));
         let names = names.collect::<Vec<_>>().join(", ");
-        format!("{name}: no such page; there are pages for {names}")
-    })?;
-    Ok(page.1.clone())
+        Failure::new(format!("{name}: no such page; there are pages for {names}"))
+    })
 }
 
 /// All manual pages; that of the program comes first.

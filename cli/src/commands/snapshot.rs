@@ -6,11 +6,11 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+use crate::document::counted;
 use crate::errors::{Failure, USAGE};
 use crate::escape::Escaped;
 use crate::options::NameArgs;
 use crate::output::{self, Overwrite};
-use crate::text::units;
 use crate::{json, load, progress, usage};
 
 /// Write a snapshot of a process to a JSON file, without stopping the process
@@ -103,11 +103,8 @@ fn all(args: &SnapshotArgs, folder: &Path) -> Result<ExitCode, Failure> {
             }
         }
     }
-    progress::note(format_args!(
-        "{} in {}",
-        units::plural(taken, "snapshot", "snapshots"),
-        Escaped(&shown)
-    ));
+    let snapshots = counted(taken as u64, "snapshot");
+    progress::note(format_args!("{snapshots} in {}", Escaped(&shown)));
     Ok(ExitCode::from(if failed || taken == 0 { USAGE } else { 0 }))
 }
 

@@ -9,13 +9,15 @@ use culeak::analysis::categories::Categories;
 use culeak::analysis::report::shell_word;
 use culeak::analysis::trend::{Against, Options, POINTS_NEEDED, Summary, Trend, lineages, programs};
 
+use crate::document::counted;
 use crate::errors::{Failure, USAGE};
 use crate::escape::Escaped;
+use crate::load::Loaded;
 use crate::options::output::{Form, OutputArgs};
 use crate::options::selection::Selection;
 use crate::options::view::View;
 use crate::options::{NameArgs, rows_shown};
-use crate::{progress, text};
+use crate::{progress, text, usage};
 
 mod inputs;
 mod watch;
@@ -118,11 +120,18 @@ pub fn execute(args: &TrendArgs) -> Result<ExitCode, Failure> {
     let selected = args.selection.again();
     let page = |trend: &Trend| text::trend::page(trend, form == Form::Html, &selected);
     args.output.pages(form, &title, &named, page)?;
-    let trends: Vec<Trend> = named.into_iter().map(|(_, trend)| trend).collect();
-    verdict(args, &trends, unreadable).map(ExitCode::from)
+    let mut judgement = Judgement::default();
+    named.iter().for_each(|(_, trend)| judgement.add(trend));
+    judgement.verdict(args, unreadable).map(ExitCode::from)
 }
 
 impl TrendArgs {
+    fn summary(&self, mut item: Loaded, options: &Options) -> Summary {
+        usage::ask_driver(&mut item);
+        self.names.name_frames(&mut item);
+        Summary::of(&item.snapshot, item.source, options)
+    }
+
     fn options(&self, form: Form) -> Options {
         Options {
             by: self.view.by.unwrap_or_default(),
@@ -162,13 +171,6 @@ fn unify_programs(summaries: &mut [Summary], force: bool) -> Result<(), Failure>
     Ok(())
 }
 
-/// The exit code. Without a judgement `--fail-on` does not pass.
-fn verdict(args: &TrendArgs, trends: &[Trend], unreadable: usize) -> Result<u8, Failure> {
-    let mut judgement = Judgement::default();
-    trends.iter().for_each(|trend| judgement.add(trend));
-    judgement.verdict(args, unreadable)
-}
-
 /// What `--fail-on` needs to know of all trends.
 #[derive(Default)]
 pub(super) struct Judgement {
@@ -202,6 +204,7 @@ impl Judgement {
             .extend(unjudged.map(|sentence| format!("{source}: {sentence}")));
     }
 
+    /// The exit code. Without a judgement `--fail-on` does not pass.
     pub(super) fn verdict(&self, args: &TrendArgs, unreadable: usize) -> Result<u8, Failure> {
         if args.fail_on.is_some() && self.growing {
             return Ok(GROWTH);
@@ -241,10 +244,8 @@ impl Judgement {
         let all: Vec<&String> = short.iter().chain(&self.unjudged).collect();
         let rest = all.len().saturating_sub(SENTENCES);
         let rest = (rest > 0).then(|| {
-            format!(
-                "{} of this kind are not shown; name the files of fewer processes to see them",
-                text::units::plural(rest as u64, "more sentence", "more sentences")
-            )
+            let rest = counted(rest, "more sentence");
+            format!("{rest} of this kind are not shown; name the files of fewer processes to see them")
         });
         for sentence in all.iter().copied().take(SENTENCES).chain(&rest) {
             match args.allow_losses {

@@ -10,7 +10,7 @@ use culeak::analysis::whatif::version::NEWEST;
 use culeak::analysis::whatif::{Question, WhatIf};
 
 use crate::errors::{Failure, USAGE};
-use crate::load::timeline::{WithTimeline, one_with_timeline};
+use crate::load::timeline::one_with_timeline;
 use crate::options::NameArgs;
 use crate::options::output::OutputArgs;
 use crate::text;
@@ -55,7 +55,7 @@ fn settings(text: &str) -> Result<String, String> {
 /// The input cannot be read, or its log does not have all requests.
 pub fn execute(args: &WhatIfArgs) -> Result<ExitCode, Failure> {
     let form = args.output.form()?;
-    let WithTimeline { mut item, timeline } = one_with_timeline(&args.input)?;
+    let (mut item, timeline) = one_with_timeline(&args.input)?;
     args.names.name_frames(&mut item);
     let stacks = CallStacks::of(&item.snapshot);
     let question = Question {

@@ -16,7 +16,7 @@ use crate::load::{self, Loaded, Place};
 use crate::options::categories::CategoryArgs;
 use crate::options::output::{Form, OutputArgs};
 use crate::options::selection::Selection;
-use crate::options::{NameArgs, rows_shown};
+use crate::options::{NameArgs, parsed, rows_shown};
 use crate::{html, text};
 
 /// Show what keeps memory alive: the path from a variable to each block, and what would be freed with it
@@ -47,7 +47,7 @@ pub struct WhyArgs {
     pub input: Option<OsString>,
     /// Show only the memory of this call site, such as train.py:212 or a part of a function's name (*, ^ and $ as in
     /// suppressions). If no call site matches: of this holder, such as __main__.cache. Or the block at this address
-    #[arg(value_name = "SITE|HOLDER|ADDRESS", value_parser = parse_selector)]
+    #[arg(value_name = "SITE|HOLDER|ADDRESS", value_parser = parsed::<Selector>)]
     pub selector: Option<Selector>,
     /// Show only memory of this class
     #[arg(long, value_parser = class_parser())]
@@ -81,10 +81,6 @@ pub struct WhyArgs {
     pub names: NameArgs,
 }
 
-fn parse_selector(text: &str) -> Result<Selector, String> {
-    text.parse()
-}
-
 fn class_parser() -> impl TypedValueParser<Value = Class> {
     // JSON has names with underscores.
     let names = Class::ALL
@@ -101,18 +97,18 @@ pub fn execute(args: &WhyArgs) -> Result<ExitCode, Failure> {
     if let (Some(by @ ("type" | "arena")), false) = (args.by.as_deref(), args.host) {
         return Err(Failure::new(format!("--by {by} is about host memory; add --host")));
     }
-    if let (None, Some(input)) = (&args.core, &args.input) {
-        let found = load::places(input);
-        if found.places.len() > 1 {
-            if let Some(by @ ("module" | "type" | "arena")) = args.by.as_deref() {
-                return Err(Failure::new(format!("--by {by} shows one process; name one input")));
-            }
-            return super::job_why::execute(args, &found.places, found.failures, form);
-        }
-        let place = found.single(input)?;
-        return answer(args, load_place(args, &place)?, form);
+    if let Some(core) = &args.core {
+        return answer(args, of_core(core, args)?, form);
     }
-    answer(args, load(args)?, form)
+    let input = args.input.as_deref().unwrap_or_default();
+    let found = load::places(input);
+    if found.places.len() > 1 {
+        if let Some(by @ ("module" | "type" | "arena")) = args.by.as_deref() {
+            return Err(Failure::new(format!("--by {by} shows one process; name one input")));
+        }
+        return super::job_why::execute(args, &found.places, found.failures, form);
+    }
+    answer(args, load_place(args, &found.single(input)?)?, form)
 }
 
 /// Shows what holds the memory of one input.
@@ -159,16 +155,12 @@ fn answer(args: &WhyArgs, item: Loaded, form: Form) -> Result<ExitCode, Failure>
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads the input with its holders, which are searched for if it is a process or a core file.
-fn load(args: &WhyArgs) -> Result<Loaded, Failure> {
-    let wanted = wanted(args);
-    if let Some(path) = &args.core {
-        let (mut core, mut item) = holders::open_core(path, args.input.as_deref())?;
-        args.names.name_frames(&mut item);
-        holders::attach(&mut item.snapshot, &mut core, &wanted)?;
-        return Ok(item);
-    }
-    load_place(args, &load::single(args.input.as_deref().unwrap_or_default())?)
+/// Reads the recording of a core file's process, and searches the core file for what holds its memory.
+fn of_core(path: &Path, args: &WhyArgs) -> Result<Loaded, Failure> {
+    let (mut core, mut item) = holders::open_core(path, args.input.as_deref())?;
+    args.names.name_frames(&mut item);
+    holders::attach(&mut item.snapshot, &mut core, &wanted(args))?;
+    Ok(item)
 }
 
 fn wanted(args: &WhyArgs) -> Wanted {

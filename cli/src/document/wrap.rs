@@ -175,7 +175,7 @@ fn shell_words(command: &str) -> impl Iterator<Item = &str> {
 mod tests {
     use super::*;
     use crate::document::columns::with_available;
-    use crate::text::parts::{BOLD, Styled};
+    use crate::text::parts::BOLD;
     use proptest::prelude::*;
 
     #[test]
@@ -213,7 +213,7 @@ mod tests {
     proptest! {
         #[test]
         fn lines_fit_and_lose_nothing(text in "( {1,3}[a-z訓é]{1,9}){1,30}", columns in 24usize..80, bold in any::<bool>()) {
-            let line = if bold { Styled(BOLD, &text).to_string() } else { text.clone() };
+            let line = if bold { format!("{BOLD}{text}{BOLD:#}") } else { text.clone() };
             let shown = wrapped(&line, columns);
             for line in shown.lines() {
                 prop_assert!(width(line) <= columns, "{line:?}");

@@ -52,54 +52,28 @@ pub fn write(
     writeln!(out)
 }
 
-fn add_process(file: &mut File, name: Option<&str>, snapshot: &Snapshot, options: &Options, detail: Detail, zero: u64) {
-    let mut listed: Vec<Listed> = Vec::new();
+fn add_process(file: &mut File, rank: Option<&str>, snapshot: &Snapshot, options: &Options, detail: Detail, zero: u64) {
+    // The records of the file, in order of time, each with its path in the profile.
+    let mut listed: Vec<(u32, u32)> = Vec::new();
     let profile = Profile::visiting(snapshot, options, |_, seen| {
         if seen.level.is_listed() {
-            listed.push(Listed {
-                record: seen.index as u32,
-                path: seen.path as u32,
-            });
+            listed.push((seen.index as u32, seen.path as u32));
         }
     });
-    let time = |each: &Listed| snapshot.allocations.at(each.record as usize).time_ns;
+    let time = |(record, _): &(u32, u32)| snapshot.allocations.at(*record as usize).time_ns;
     if !listed.is_sorted_by_key(time) {
         listed.sort_by_key(time);
     }
-    let clock = Clock {
-        offset: snapshot.process.started_unix_ns.saturating_sub(zero),
-    };
-    add(file, name, &profile, &listed, detail, clock);
-}
-
-/// From times of a process to those of the file.
-#[derive(Clone, Copy)]
-struct Clock {
-    offset: u64,
-}
-
-impl Clock {
-    fn at(self, time_ns: u64) -> Timestamp {
-        Timestamp::from_nanos_since_reference(self.offset.saturating_add(time_ns))
-    }
-}
-
-/// A record of the file, and its path in the profile.
-struct Listed {
-    record: u32,
-    path: u32,
-}
-
-/// `listed`: in order of time.
-fn add(file: &mut File, rank: Option<&str>, profile: &Profile, listed: &[Listed], detail: Detail, clock: Clock) {
-    let snapshot = profile.snapshot;
+    // From times of the process to those of the file.
+    let offset = snapshot.process.started_unix_ns.saturating_sub(zero);
+    let clock = |time_ns: u64| Timestamp::from_nanos_since_reference(offset.saturating_add(time_ns));
     let process = &snapshot.process;
     let name = Escaped(file_name(&process.executable)).to_string();
     let name = match rank {
         Some(rank) => format!("{}: {name}", Escaped(rank)),
         None => name,
     };
-    let (start, end) = (clock.at(0), clock.at(snapshot.taken.at_ns));
+    let (start, end) = (clock(0), clock(snapshot.taken.at_ns));
     let owner = file.add_process(&name, process.pid, start);
     file.set_process_end_time(owner, end);
     // The viewer reads allocations from one thread.
@@ -135,13 +109,13 @@ fn add(file: &mut File, rank: Option<&str>, profile: &Profile, listed: &[Listed]
     let places: Vec<String> = snapshot.allocations.calls().iter().map(place).collect();
     let mut curves: BTreeMap<&str, Curve> = BTreeMap::new();
     let progress = Progress::over("placing in time", listed.len() as u64, Unit::Of("records"));
-    for (nth, each) in listed.iter().enumerate() {
+    for (nth, &(record, path)) in listed.iter().enumerate() {
         progress.tick(nth);
-        let allocation = snapshot.allocations.at(each.record as usize);
-        let at = clock.at(allocation.time_ns);
+        let allocation = snapshot.allocations.at(record as usize);
+        let at = clock(allocation.time_ns);
         let bytes = i64::try_from(allocation.bytes).unwrap_or(i64::MAX);
-        file.add_allocation_sample(thread, at, stacks[each.path as usize], allocation.address, bytes);
-        let place = &places[snapshot.allocations.call_of(each.record as usize)];
+        file.add_allocation_sample(thread, at, stacks[path as usize], allocation.address, bytes);
+        let place = &places[snapshot.allocations.call_of(record as usize)];
         let curve = curves.entry(place.as_str()).or_insert_with(|| Curve::of(listed.len()));
         curve.add(allocation.time_ns, allocation.bytes);
     }
@@ -150,14 +124,14 @@ fn add(file: &mut File, rank: Option<&str>, profile: &Profile, listed: &[Listed]
         file.add_counter_sample(counter, start, 0.0, 0);
         let mut before = Point::default();
         for point in curve.points() {
-            let at = clock.at(point.time_ns);
+            let at = clock(point.time_ns);
             let (bytes, count) = (point.bytes - before.bytes, point.count - before.count);
             file.add_counter_sample(counter, at, bytes as f64, u32::try_from(count).unwrap_or(u32::MAX));
             before = point;
         }
     }
     for mark in &snapshot.marks {
-        let at = clock.at(mark.time_ns);
+        let at = clock(mark.time_ns);
         let name = file.intern_string(&Escaped(&mark.name).to_string());
         file.add_marker(thread, MarkerTiming::Instant(at), Mark(name));
     }

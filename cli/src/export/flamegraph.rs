@@ -17,8 +17,8 @@ use crate::text::{parts, units};
 const BEYOND_REASON: u64 = 1 << 60;
 
 /// The graph of one snapshot.
-pub fn write(profile: &Profile, detail: Detail, cost: Cost, out: &mut dyn Write) -> io::Result<()> {
-    let stacks = folded::stacks(profile, detail, cost);
+pub fn write(profile: &Profile, detail: Detail, out: &mut dyn Write) -> io::Result<()> {
+    let stacks = folded::stacks(profile, detail, Cost::Bytes);
     let lines: Vec<String> = stacks
         .iter()
         .filter(|(_, sum)| **sum > 0)
@@ -34,23 +34,17 @@ pub fn write(profile: &Profile, detail: Detail, cost: Cost, out: &mut dyn Write)
         .as_ref()
         .map(|filter| format!("; filter: {}", parts::filter(filter, 0)));
     let filter = filter.unwrap_or_default();
-    let subtitle = format!("{}{filter}{suppressed}", quantity(total, cost));
-    draw(&lines, &title(profile), subtitle, total, cost, out)
+    let subtitle = format!("{}{filter}{suppressed}", units::bytes(total));
+    draw(&lines, &title(profile), subtitle, total, out)
 }
 
 /// The graph of the later of two snapshots, coloured by the change since the earlier.
-pub fn write_difference(
-    before: &Profile,
-    after: &Profile,
-    detail: Detail,
-    cost: Cost,
-    out: &mut dyn Write,
-) -> io::Result<()> {
+pub fn write_difference(before: &Profile, after: &Profile, detail: Detail, out: &mut dyn Write) -> io::Result<()> {
     let mut stacks: BTreeMap<String, (u64, u64)> = BTreeMap::new();
-    for (stack, sum) in folded::stacks(before, detail, cost) {
+    for (stack, sum) in folded::stacks(before, detail, Cost::Bytes) {
         stacks.entry(stack).or_default().0 = sum;
     }
-    for (stack, sum) in folded::stacks(after, detail, cost) {
+    for (stack, sum) in folded::stacks(after, detail, Cost::Bytes) {
         stacks.entry(stack).or_default().1 = sum;
     }
     let sum = |side: fn(&(u64, u64)) -> u64| stacks.values().map(side).fold(0, u64::saturating_add);
@@ -63,40 +57,30 @@ pub fn write_difference(
         .collect();
     let subtitle = format!(
         "{}, before {}; in stacks that are gone: {}; red: more than before, blue: less",
-        quantity(later, cost),
-        quantity(earlier, cost),
-        quantity(gone, cost)
+        units::bytes(later),
+        units::bytes(earlier),
+        units::bytes(gone)
     );
-    draw(&lines, &title(after), subtitle, earlier.max(later), cost, out)
+    draw(&lines, &title(after), subtitle, earlier.max(later), out)
 }
 
-fn draw(
-    lines: &[String],
-    title: &str,
-    subtitle: String,
-    total: u64,
-    cost: Cost,
-    out: &mut dyn Write,
-) -> io::Result<()> {
+fn draw(lines: &[String], title: &str, subtitle: String, total: u64, out: &mut dyn Write) -> io::Result<()> {
     if total >= BEYOND_REASON {
         return Err(io::Error::other(format!(
-            "the sizes add up to {total} {}, more than any machine has, so the snapshot is damaged; export another snapshot",
-            cost.unit()
+            "the sizes add up to {total} bytes, more than any machine has, so the snapshot is damaged; export another snapshot"
         )));
     }
     let mut options = Options::default();
     options.title = title.to_owned();
     options.subtitle = Some(subtitle);
-    options.count_name = cost.unit().to_owned();
+    options.count_name = "bytes".to_owned();
     options.name_type = "Frame:".to_owned();
     options.deterministic = true;
     // Names differ at their beginning.
     options.text_truncate_direction = TextTruncateDirection::Right;
     // inferno rejects an empty graph, so draw one frame that explains it.
-    let nothing = ["nothing held 1"];
-    if lines.is_empty() {
-        return from_lines(&mut options, nothing, out);
-    }
+    let nothing = ["nothing held 1".to_owned()];
+    let lines = if lines.is_empty() { &nothing } else { lines };
     from_lines(&mut options, lines.iter().map(String::as_str), out)
 }
 
@@ -104,11 +88,4 @@ fn title(profile: &Profile) -> String {
     let process = &profile.snapshot.process;
     let command = parts::command(&process.command_line, &process.executable);
     format!("GPU memory of {} {command}", process.pid)
-}
-
-fn quantity(sum: u64, cost: Cost) -> String {
-    match cost {
-        Cost::Bytes | Cost::MadeBytes => units::bytes(sum),
-        Cost::Count | Cost::MadeCount => units::plural(sum, "allocation", "allocations"),
-    }
 }

@@ -24,13 +24,13 @@ use culeak::analysis::profile::{Options, Profile};
 use culeak::analysis::report::Tally;
 use culeak::analysis::site::CallStacks;
 use culeak::analysis::whatif::{Stated, VARIABLE};
-use culeak::analysis::words;
 use culeak::kind::Kind;
 use culeak::point::Point;
 use culeak::snapshot::Snapshot;
 use culeak::timeline::Timeline;
 
 use super::Input;
+use crate::document::counted;
 use crate::escape::Escaped;
 use crate::load::Loaded;
 use crate::pickle::write::{Pickler, Sort};
@@ -54,9 +54,9 @@ pub fn export(input: &Input, out: &mut dyn Write) -> io::Result<()> {
     let timeline = events_until(item);
     let (left_out, not_traced) = write(&item.snapshot, timeline.as_ref(), &input.options, input.detail(), out)?;
     if not_traced > 0 {
+        let blocks = counted(not_traced, "block");
         progress::note(format_args!(
-            "note: {} in no known memory are left out of the trace",
-            words::plural(not_traced, "block", "blocks")
+            "note: {blocks} in no known memory are left out of the trace"
         ));
     }
     if left_out.count > 0 {
@@ -124,13 +124,6 @@ struct Document<'p, 'a> {
     traces: Option<Traces>,
 }
 
-/// The begin or the end of a phase, or a mark.
-struct Annotation<'p> {
-    stage: &'static str,
-    name: &'p str,
-    time_ns: u64,
-}
-
 /// A part of a segment, in use or free.
 struct Piece {
     start: u64,
@@ -180,12 +173,12 @@ impl Document<'_, '_> {
         }
         pickler.end();
         pickler.word("external_annotations")?;
-        pickler.list(self.annotations().into_iter(), |pickler, annotation| {
+        pickler.list(self.annotations().into_iter(), |pickler, (time_ns, stage, name)| {
             pickler.begin();
-            pickler.word_entry("stage", annotation.stage)?;
-            pickler.text_entry("name", annotation.name)?;
+            pickler.word_entry("stage", stage)?;
+            pickler.text_entry("name", name)?;
             pickler.entry("device", 0)?;
-            pickler.entry("time_us", self.time_us(annotation.time_ns))?;
+            pickler.entry("time_us", self.time_us(time_ns))?;
             pickler.end();
             Ok(())
         })?;
@@ -194,27 +187,15 @@ impl Document<'_, '_> {
     }
 
     /// Phases and marks, in order of time. A mark has no end, as in PyTorch's own files if the program ended within a phase.
-    fn annotations(&self) -> Vec<Annotation<'_>> {
-        let snapshot = self.profile.snapshot;
-        let begins = snapshot
-            .phases
+    fn annotations(&self) -> Vec<(u64, &'static str, &str)> {
+        let Snapshot { phases, marks, .. } = self.profile.snapshot;
+        let begins = phases.iter().map(|phase| (phase.begin_ns, "START", &*phase.name));
+        let ends = phases
             .iter()
-            .map(|phase| ("START", phase.name.as_str(), Some(phase.begin_ns)));
-        let ends = snapshot
-            .phases
-            .iter()
-            .map(|phase| ("END", phase.name.as_str(), phase.end_ns));
-        let marks = snapshot
-            .marks
-            .iter()
-            .map(|mark| ("START", mark.name.as_str(), Some(mark.time_ns)));
-        let all = begins.chain(ends).chain(marks);
-        let known = all.filter_map(|(stage, name, time_ns)| {
-            let time_ns = time_ns?;
-            Some(Annotation { stage, name, time_ns })
-        });
-        let mut annotations: Vec<Annotation> = known.collect();
-        annotations.sort_by_key(|annotation| annotation.time_ns);
+            .filter_map(|phase| Some((phase.end_ns?, "END", &*phase.name)));
+        let marks = marks.iter().map(|mark| (mark.time_ns, "START", &*mark.name));
+        let mut annotations: Vec<_> = begins.chain(ends).chain(marks).collect();
+        annotations.sort_by_key(|(time_ns, ..)| *time_ns);
         annotations
     }
 

@@ -108,7 +108,7 @@ fn hostile_names_stay_within_their_field() {
     let lines = text(|out| folded::write("", &profile, SHORT, Cost::Bytes, out));
     assert_eq!(lines.lines().count(), 1, "{lines}");
     assert_eq!(lines.matches(';').count(), 3, "{lines}");
-    let svg = text(|out| flamegraph::write(&profile, SHORT, Cost::Bytes, out));
+    let svg = text(|out| flamegraph::write(&profile, SHORT, out));
     assert!(!svg.contains("<b>") && !svg.contains("</title><script>"));
 }
 
@@ -116,7 +116,7 @@ fn hostile_names_stay_within_their_field() {
 fn a_flame_graph_names_its_total() {
     for snapshot in samples() {
         let profile = Profile::of(&snapshot, &Options::default());
-        let svg = text(|out| flamegraph::write(&profile, SHORT, Cost::Bytes, out));
+        let svg = text(|out| flamegraph::write(&profile, SHORT, out));
         let total = crate::text::units::bytes(reported(&snapshot).bytes);
         assert!(svg.contains(&total), "{total}");
         assert!(svg.trim_end().ends_with("</svg>"));
@@ -127,10 +127,10 @@ fn a_flame_graph_names_its_total() {
 fn a_flame_graph_of_two_snapshots_is_coloured_by_the_change() {
     let (before, after) = (training().finish(0, 0), leaky());
     let profile = |snapshot| Profile::of(snapshot, &Options::default());
-    let svg = text(|out| flamegraph::write_difference(&profile(&before), &profile(&after), SHORT, Cost::Bytes, out));
+    let svg = text(|out| flamegraph::write_difference(&profile(&before), &profile(&after), SHORT, out));
     assert!(svg.contains("Trainer::step") && !svg.contains("training_step"));
     assert!(svg.contains("in stacks that are gone"), "{svg}");
-    let same = text(|out| flamegraph::write_difference(&profile(&after), &profile(&after), SHORT, Cost::Bytes, out));
+    let same = text(|out| flamegraph::write_difference(&profile(&after), &profile(&after), SHORT, out));
     assert!(same.contains("in stacks that are gone: 0 B"));
 }
 
@@ -141,7 +141,7 @@ fn impossible_sizes_are_refused_where_they_would_overflow() {
         .allocations
         .change(|_, allocation, _| allocation.bytes = u64::MAX);
     let profile = Profile::of(&snapshot, &Options::default());
-    let error = flamegraph::write(&profile, SHORT, Cost::Bytes, &mut Vec::new()).expect_err("too much");
+    let error = flamegraph::write(&profile, SHORT, &mut Vec::new()).expect_err("too much");
     assert!(error.to_string().contains("snapshot is damaged"), "{error}");
 }
 

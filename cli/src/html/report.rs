@@ -127,7 +127,7 @@ fn details(row: &Row, holders: &HashMap<Fingerprint, &SiteHolders>, full: bool, 
         }
         page.stack(&stack.stack, full, 6);
     }
-    text::report::other_stacks(row, row.stacks.len(), page);
+    text::report::other_stacks(row.stacks_in_all, row.stacks.len(), page);
 }
 
 /// What is behind the graphs.

@@ -268,7 +268,7 @@ pub fn order_beside_others(list: &OsStr, hold: Option<&Path>) -> Option<String> 
     Some(list.replace(':', ", "))
 }
 
-fn is_address_sanitizer(path: &[u8]) -> bool {
+pub fn is_address_sanitizer(path: &[u8]) -> bool {
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
     name.starts_with(b"libasan.so") || name.starts_with(b"libclang_rt.asan")
 }
@@ -283,11 +283,7 @@ fn pattern(folder: &Path, tag: &str) -> OsString {
         folder => folder,
     };
     for &byte in folder {
-        pattern.extend_from_slice(if byte == b'%' {
-            b"%%"
-        } else {
-            std::slice::from_ref(&byte)
-        });
+        pattern.extend(std::iter::repeat_n(byte, if byte == b'%' { 2 } else { 1 }));
     }
     pattern.extend_from_slice(format!("/%e{}%h.%p.culeak", tag_part(tag)).as_bytes());
     OsString::from_vec(pattern)

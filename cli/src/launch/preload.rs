@@ -16,6 +16,7 @@ use nix::unistd::{AccessFlags, access, getegid, geteuid, getuid};
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, FileKind, ReadCache, elf};
 
+use super::environment::is_address_sanitizer;
 use crate::errors::Failure;
 
 /// The exit codes that a shell uses for the same two errors.
@@ -361,10 +362,10 @@ where
     Elf: FileHeader<Endian = Endianness>,
 {
     let table = header.sections(endian, data)?.dynamic_table(endian, data)?;
-    Ok(table.iter().filter(|entry| entry.tag == elf::DT_NEEDED).any(|entry| {
-        let name = table.string(entry).unwrap_or_default();
-        name.starts_with(b"libasan.so") || name.starts_with(b"libclang_rt.asan")
-    }))
+    Ok(table
+        .iter()
+        .filter(|entry| entry.tag == elf::DT_NEEDED)
+        .any(|entry| is_address_sanitizer(table.string(entry).unwrap_or_default())))
 }
 
 const NATIVE_MACHINE: elf::Machine = if cfg!(target_arch = "aarch64") {

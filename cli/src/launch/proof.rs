@@ -68,12 +68,13 @@ impl Proof {
 
     /// How many recordings of this run are missing if `found` were found.
     pub fn missing(&self, found: usize) -> u32 {
-        match std::fs::read(self.0.path()) {
-            Ok(bytes) if bytes.len() == BYTES => {
-                created(&bytes).saturating_sub(u32::try_from(found).unwrap_or(u32::MAX))
-            }
-            _ => 0,
-        }
+        let found = u32::try_from(found).unwrap_or(u32::MAX);
+        self.facts().map_or(0, |bytes| created(&bytes).saturating_sub(found))
+    }
+
+    /// `None`: the file is missing or cut.
+    fn facts(&self) -> Option<Vec<u8>> {
+        fs::read(self.path()).ok().filter(|bytes| bytes.len() == BYTES)
     }
 
     /// The names and ids of processes of this run that still run and have no recording; `tag` is part of the names of its recordings,
@@ -137,10 +138,7 @@ impl Proof {
 
     /// Why processes were not recorded, if that is known; `ended_as` is the name of the process when it ended.
     pub fn gap(&self, ended_as: Option<&str>) -> Option<Gap> {
-        match std::fs::read(self.0.path()) {
-            Ok(bytes) if bytes.len() == BYTES => gap(&bytes, ended_as),
-            _ => Some(Gap::Unknown),
-        }
+        self.facts().map_or(Some(Gap::Unknown), |bytes| gap(&bytes, ended_as))
     }
 }
 
@@ -158,8 +156,8 @@ impl Drop for Proof {
     fn drop(&mut self) {
         let outer = env::var_os(VARIABLE).unwrap_or_default();
         let path = outer.as_bytes().splitn(2, |&byte| byte == b':').nth(1);
-        let bytes = fs::read(self.path()).unwrap_or_default();
-        let (Some(Ok(facts)), BYTES) = (path.map(|path| map(Path::new(OsStr::from_bytes(path)))), bytes.len()) else {
+        let outer = path.map(|path| map(Path::new(OsStr::from_bytes(path))));
+        let (Some(Ok(facts)), Some(bytes)) = (outer, self.facts()) else {
             return;
         };
         // SAFETY: the offset is that of an aligned number in the mapping, which processes change as an atomic only.

@@ -7,17 +7,18 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::OFlag;
+use culeak::reader::open_no_link;
 use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::geteuid;
 
 use crate::errors::Failure;
+use crate::symbolize::usual_cache_folder;
 
 /// The bytes of a library that is embedded in this program, and their id.
 type Embedded = (&'static [u8], &'static str);
@@ -97,14 +98,9 @@ fn unpack((bytes, id): Embedded, ending: &str) -> Result<PathBuf, Failure> {
 
 /// Folders to unpack into, in order of preference; none is shared with other users.
 fn candidates() -> Vec<PathBuf> {
-    let absolute = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
+    let cache = usual_cache_folder(|name| env::var_os(name).map(PathBuf::from));
     let temporary = env::temp_dir().join(format!("culeak-{}", geteuid()));
-    cache
-        .map(|cache| cache.join("culeak"))
-        .into_iter()
-        .chain([temporary])
-        .collect()
+    cache.into_iter().chain([temporary]).collect()
 }
 
 /// The path of the unpacked library, or why the folder is unsuitable.
@@ -152,29 +148,19 @@ fn private_directory(path: &Path) -> Result<(), String> {
 
 /// Whether an intact copy already exists. A different file is an error: it may be in use, so it stays.
 fn holds(target: &Path, bytes: &[u8]) -> Result<bool, String> {
-    let opened = OpenOptions::new()
-        .read(true)
-        .custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits())
-        .open(target);
-    let mut file = match opened {
+    let mut file = match open_no_link(target) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(error) => return Err(format!("{}: {error}", target.display())),
     };
     let found = file.metadata().map_err(|error| error.to_string())?;
-    let same = found.is_file()
-        && found.uid() == geteuid().as_raw()
+    let same = found.uid() == geteuid().as_raw()
         && found.mode() & 0o022 == 0
         && found.len() == bytes.len() as u64
         && same_content(&mut file, bytes).map_err(|error| error.to_string())?;
-    if same {
-        Ok(true)
-    } else {
-        Err(format!(
-            "{} differs from the file that culeak unpacks; remove it",
-            target.display()
-        ))
-    }
+    let shown = target.display();
+    let differs = || format!("{shown} differs from the file that culeak unpacks; remove it");
+    same.then_some(true).ok_or_else(differs)
 }
 
 fn same_content(file: &mut File, bytes: &[u8]) -> io::Result<bool> {

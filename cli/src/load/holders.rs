@@ -31,6 +31,7 @@ use culeak::kind::{self, Kind};
 use culeak::snapshot::{
     Allocation, BY_PYTORCH, Class, HolderPath, Holders, Process, ProcessState, RootKind, Snapshot, change_retained,
 };
+use culeak::table;
 use culeak_holders::copy::Image;
 use culeak_holders::source::core::Core;
 use culeak_holders::source::{Source, live};
@@ -120,7 +121,7 @@ pub fn of_process(item: &mut Loaded, pid: u32, wanted: &Wanted) -> Result<(), Fa
     }
     let now = again(&item.snapshot).load()?;
     if let Some(holders) = &mut item.snapshot.holders {
-        drop_freed(holders, &now.snapshot);
+        drop_all_but(holders, &live_blocks(&now.snapshot));
     }
     Ok(())
 }
@@ -416,27 +417,18 @@ impl Listed {
             is_apart
         });
         let within = before - found.len();
-        let counted = |n: usize, what: &str| (n > 0).then(|| format!("{n} {what}"));
-        let limits = [
-            counted(
-                within,
-                "blocks lie within other blocks, whose holders are shown instead",
-            ),
-            counted(
-                unmapped,
-                "blocks of virtual memory management were not searched for: the recording does not say where they are mapped",
-            ),
-            counted(
-                not_addresses,
-                "blocks were not searched for: their handles are not addresses",
-            ),
-        ];
+        let limits = table! {
+            within, "blocks lie within other blocks, whose holders are shown instead";
+            unmapped, "blocks of virtual memory management were not searched for: the recording does not say where they are mapped";
+            not_addresses, "blocks were not searched for: their handles are not addresses";
+        };
+        let limits = limits.into_iter().filter(|(count, _)| *count > 0);
         let (blocks, records) = found.into_iter().unzip();
         Listed {
             blocks,
             records,
             excluded: excluded(snapshot),
-            limits: limits.into_iter().flatten().collect(),
+            limits: limits.map(|(count, what)| format!("{count} {what}")).collect(),
         }
     }
 
@@ -556,12 +548,7 @@ pub fn excluded(snapshot: &Snapshot) -> Vec<Range<u64>> {
     merged
 }
 
-/// Takes the paths away of blocks that are not live in a later snapshot of the process.
-pub fn drop_freed(holders: &mut Holders, now: &Snapshot) {
-    drop_all_but(holders, &live_blocks(now));
-}
-
-/// As above, by address and time.
+/// Takes the paths away of the blocks that are not among these live ones, by address and time.
 pub fn drop_all_but(holders: &mut Holders, live: &HashSet<(u64, u64)>) {
     holders.change(|held| !live.contains(&(held.address, held.time_ns)));
 }

@@ -7,7 +7,6 @@
 use std::cell::LazyCell;
 use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsStr;
-use std::fmt;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -33,59 +32,17 @@ pub struct Members {
     pub snapshots: Vec<PathBuf>,
     /// Folders that cannot be read, and why there are no members.
     pub failures: Vec<Failure>,
-    /// What lies below folders with members, and is none.
-    pub left_out: Option<LeftOut>,
+    /// What lies below folders with members, and is none, in a sentence.
+    pub left_out: Option<String>,
     /// What the runs of these recordings did not record.
     pub unrecorded: Vec<String>,
 }
 
-/// Recordings or snapshots that are no members.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LeftOut {
-    /// The folder with members above them, or the folder with the link or the hidden folder.
-    folder: PathBuf,
-    what: What,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum What {
-    /// The first of the files below a folder with members.
-    Below(PathBuf),
-    /// The first of the files in a hidden folder, or behind a link to a folder.
-    Aside(PathBuf),
-    TooMany,
-    /// A folder that cannot be read, with the reason.
-    Unreadable(String),
-}
-
-impl fmt::Display for LeftOut {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let folder = self.folder.display();
-        match &self.what {
-            What::Below(first) => write!(
-                out,
-                "{folder}: has recordings or snapshots itself, so those in the folders below it are left out ({} …)",
-                first.display()
-            ),
-            What::Aside(first) => write!(
-                out,
-                "{folder}: recordings or snapshots in a hidden folder, or behind a link to a folder, are left out ({} …)",
-                first.display()
-            ),
-            What::TooMany => write!(
-                out,
-                "{folder}: more than {ENTRIES} files in the folders below it, which were not searched"
-            ),
-            What::Unreadable(reason) => write!(
-                out,
-                "{folder}: whether recordings are in a folder below it is unknown ({reason})"
-            ),
-        }?;
-        write!(
-            out,
-            "; name these folders too, or only files, such as {folder}/*.culeak"
-        )
-    }
+/// Says that recordings or snapshots are no members. `folder`: the folder with members above them, or with the link or the
+/// hidden folder.
+fn left_out(folder: &Path, why: &str) -> String {
+    let folder = folder.display();
+    format!("{folder}: {why}; name these folders too, or only files, such as {folder}/*.culeak")
 }
 
 /// The recording that an automatic snapshot is named after: NAME.WHY-N.culeak-snapshot lies beside NAME.culeak, or beside NAME.
@@ -197,9 +154,9 @@ impl Members {
                 // That of a file system's check, which only root can read.
                 (Err(_), Some(_)) if at.path.ends_with("lost+found") => continue,
                 (Err(error), Some(above)) => {
-                    let folder = above.clone();
-                    let what = What::Unreadable(file::unreadable(&at.path.display().to_string(), &error).to_string());
-                    members.left_out = Some(LeftOut { folder, what });
+                    let reason = file::unreadable(&at.path.display().to_string(), &error);
+                    let why = format!("whether recordings are in a folder below it is unknown ({reason})");
+                    members.left_out = Some(left_out(above, &why));
                     continue;
                 }
                 (Err(error), None) => {
@@ -212,13 +169,17 @@ impl Members {
             let first = recordings.first().or(snapshots.first()).cloned();
             match &at.above {
                 Some(above) if entries.are_more || first.is_some() => {
-                    let what = match first {
-                        Some(first) if at.is_aside => What::Aside(first),
-                        Some(first) => What::Below(first),
-                        None => What::TooMany,
+                    let first = first.as_deref().map(Path::display);
+                    let why = match first {
+                        Some(first) if at.is_aside => format!(
+                            "recordings or snapshots in a hidden folder, or behind a link to a folder, are left out ({first} …)"
+                        ),
+                        Some(first) => format!(
+                            "has recordings or snapshots itself, so those in the folders below it are left out ({first} …)"
+                        ),
+                        None => format!("more than {ENTRIES} files in the folders below it, which were not searched"),
                     };
-                    let folder = above.clone();
-                    members.left_out = Some(LeftOut { folder, what });
+                    members.left_out = Some(left_out(above, &why));
                     continue;
                 }
                 None if entries.are_more => {
@@ -400,7 +361,7 @@ mod tests {
         ]);
         let members = Members::of(nested.path());
         assert_eq!(recordings(&members, nested.path()), ["stray.culeak"]);
-        let text = members.left_out.expect("files below").to_string();
+        let text = members.left_out.expect("files below");
         assert!(
             text.contains("rank0/1.culeak …)") && text.contains("/*.culeak"),
             "{text}"
@@ -410,9 +371,10 @@ mod tests {
         let members = Members::of(deeper.path());
         assert_eq!(recordings(&members, deeper.path()), ["a/stray.culeak", "b/2.culeak"]);
         let left_out = members.left_out.expect("files below");
-        assert_eq!(left_out.folder, deeper.path().join("a"));
+        let above = deeper.path().join("a").display().to_string();
+        assert!(left_out.starts_with(&format!("{above}: ")), "{left_out}");
         let many = folder(&["1.culeak", "a/1", "a/2", "b/3.culeak"]);
-        let text = Members::within(many.path(), 1).left_out.expect("unknown").to_string();
+        let text = Members::within(many.path(), 1).left_out.expect("unknown");
         assert!(text.contains("not searched"), "{text}");
         let clean = folder(&["1.culeak", "pages/report.html"]);
         assert_eq!(Members::of(clean.path()).left_out, None);
@@ -429,7 +391,7 @@ mod tests {
             let folder = folder(files);
             let members = Members::of(folder.path());
             assert_eq!(recordings(&members, folder.path()), ["a/1.culeak"]);
-            let text = members.left_out.expect("files aside").to_string();
+            let text = members.left_out.expect("files aside");
             assert!(text.contains(first) && text.contains("/*.culeak"), "{text}");
         }
         let deep = folder(&["a/1.culeak", &format!("b/{}2.culeak", "d/".repeat(40))]);
@@ -443,7 +405,7 @@ mod tests {
         link(elsewhere.path(), "c");
         let members = Members::of(linked.path());
         assert_eq!(recordings(&members, linked.path()), ["a/1.culeak", "b/2.culeak"]);
-        let text = members.left_out.expect("files behind a link").to_string();
+        let text = members.left_out.expect("files behind a link");
         assert!(text.contains("c/3.culeak …") && text.contains("a link"), "{text}");
     }
 
@@ -553,7 +515,7 @@ mod tests {
             "{reason}"
         );
         assert_eq!(recordings(&beside, folder.path()), ["3.culeak"]);
-        let reason = beside.left_out.expect("a folder below").to_string();
+        let reason = beside.left_out.expect("a folder below");
         assert!(
             reason.contains("is unknown") && reason.contains("permission denied"),
             "{reason}"

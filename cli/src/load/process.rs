@@ -1,13 +1,13 @@
 //! Process ids to recordings: the memory map of a process names its recording.
 
 use std::ffi::OsStr;
-use std::os::unix::fs::MetadataExt;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
 use culeak::proc::{self, Files};
 
 use crate::errors::Failure;
+use crate::symbolize::locate::is_same_file;
 
 /// The process id in an argument; `None` if no such process lives and a file has that name.
 pub fn as_pid(argument: impl AsRef<OsStr>) -> Option<u32> {
@@ -52,7 +52,7 @@ pub fn recording_of(pid: u32) -> Result<(PathBuf, PathBuf), Failure> {
     let root = PathBuf::from(format!("/proc/{pid}/root"));
     let inside = root.join(recording.strip_prefix("/").unwrap_or(&recording));
     // The path is valid in the mount namespace of the process, where it may name another file than here.
-    let path = if same_file(&inside, &recording) || !inside.exists() {
+    let path = if is_same_file(&inside, &recording) || !inside.exists() {
         recording.clone()
     } else {
         inside
@@ -83,9 +83,4 @@ pub fn no_map(pid: u32, error: &io::Error, is_root: bool) -> String {
             "process {pid}: its memory map cannot be read ({error}); name its recording (*.{pid}.culeak) instead"
         ),
     }
-}
-
-fn same_file(a: &Path, b: &Path) -> bool {
-    let identity = |path: &Path| fs::metadata(path).map(|metadata| (metadata.dev(), metadata.ino()));
-    matches!((identity(a), identity(b)), (Ok(a), Ok(b)) if a == b)
 }

@@ -11,25 +11,18 @@ use culeak::timeline::Timeline;
 use super::{Loaded, Place, single};
 use crate::errors::Failure;
 
-/// A recording with its event log.
-pub struct WithTimeline {
-    /// The final state.
-    pub item: Loaded,
-    pub timeline: Timeline,
-}
-
-/// Reads the recording that an argument names.
+/// Reads the recording that an argument names, in its final state, with its event log.
 ///
 /// # Errors
 /// It names no recording, or several, or one without an event log.
-pub fn one_with_timeline(argument: impl AsRef<OsStr>) -> Result<WithTimeline, Failure> {
+pub fn one_with_timeline(argument: impl AsRef<OsStr>) -> Result<(Loaded, Timeline), Failure> {
     of_place(&single(argument.as_ref())?)
 }
 
-fn of_place(place: &Place) -> Result<WithTimeline, Failure> {
+fn of_place(place: &Place) -> Result<(Loaded, Timeline), Failure> {
     let (item, timeline) = place.load_with_events()?;
     match timeline {
-        Some(timeline) => Ok(WithTimeline { item, timeline }),
+        Some(timeline) => Ok((item, timeline)),
         None => Err(Failure::new(format!(
             "{}: has no event log; record one with: culeak run --timeline -- PROGRAM, and name the recording",
             item.source
@@ -46,7 +39,7 @@ pub fn timeline_state(path: &Path, point: &Point) -> Result<Snapshot, String> {
         let shown = format!("{}: ", path.display());
         failure.message.trim_start_matches(&shown).to_owned()
     })?;
-    let WithTimeline { item, timeline } = recording;
+    let (item, timeline) = recording;
     let snapshot = item.snapshot;
     let time_ns = time_of(&snapshot, &timeline, point)?;
     let mut state = timeline
@@ -61,7 +54,7 @@ pub fn timeline_state(path: &Path, point: &Point) -> Result<Snapshot, String> {
 /// # Errors
 /// As [`of_place`]; or the recording does not cover the window.
 pub fn left_between(place: &Place, from: &Point, to: &Point) -> Result<Loaded, Failure> {
-    let WithTimeline { mut item, timeline } = of_place(place)?;
+    let (mut item, timeline) = of_place(place)?;
     let source = item.source.clone();
     let failed = |reason: String| Failure::new(format!("{source}: {reason}"));
     let time = |point| time_of(&item.snapshot, &timeline, point).map_err(failed);

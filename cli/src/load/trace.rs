@@ -4,16 +4,15 @@
 //! process itself is asked to send it, since the versions must agree. The script switches the history on and writes what PyTorch knows to a
 //! file: then blocks that are allocated from now on have lines.
 
-use std::fs::OpenOptions;
 use std::io::{IsTerminal, Read, Write, stderr, stdin};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, chown};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use std::{fs, thread};
 
-use nix::libc;
+use culeak::reader::open_no_link;
 
 use super::{Loaded, unrecorded};
 use crate::errors::Failure;
@@ -118,18 +117,11 @@ fn folder(pid: u32, on: bool) -> std::io::Result<(PathBuf, PathBuf)> {
 /// A file that the process wrote.
 fn written(path: &Path) -> Result<Vec<u8>, String> {
     let failure = |error| format!("{} was not written: {error}", path.display());
-    // No link or pipe that the process may have put there.
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let mut file = OpenOptions::new()
-        .read(true)
-        .custom_flags(flags)
-        .open(path)
-        .map_err(failure)?;
-    if !file.metadata().map_err(failure)?.is_file() {
-        return Err(format!("{} is no file", path.display()));
-    }
     let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes).map_err(failure)?;
+    // No link or pipe that the process may have put there.
+    let file = open_no_link(path);
+    file.and_then(|mut file| file.read_to_end(&mut bytes))
+        .map_err(failure)?;
     Ok(bytes)
 }
 

@@ -355,20 +355,11 @@ impl CheckDefaults {
     }
 }
 
-/// A text, parsed as the option of the same name.
-fn of_text<'de, D: Deserializer<'de>, T>(
-    value: D,
-    parse: impl FnOnce(&str) -> Result<T, String>,
-) -> Result<Option<T>, D::Error> {
-    let text = String::deserialize(value)?;
-    parse(&text).map(Some).map_err(D::Error::custom)
-}
-
 fn color<'de, D: Deserializer<'de>>(value: D) -> Result<Option<ColorChoice>, D::Error> {
-    const EXPECTED: &str = "expected \"auto\", \"always\" or \"never\"";
-    of_text(value, |text| {
-        ColorChoice::from_str(text, false).map_err(|_| EXPECTED.to_owned())
-    })
+    let color = ColorChoice::from_str(&String::deserialize(value)?, false);
+    color
+        .map(Some)
+        .map_err(|_| D::Error::custom("expected \"auto\", \"always\" or \"never\""))
 }
 
 /// Bytes, as a number or with a unit.
@@ -377,15 +368,6 @@ fn color<'de, D: Deserializer<'de>>(value: D) -> Result<Option<ColorChoice>, D::
 enum Size {
     Number(u64),
     Text(String),
-}
-
-impl Size {
-    fn bytes(&self) -> Result<u64, String> {
-        match self {
-            Size::Number(bytes) => Ok(*bytes),
-            Size::Text(text) => units::parse_size(text).map_err(|error| format!("{text:?}: {error}")),
-        }
-    }
 }
 
 fn stack_rate<'de, D: Deserializer<'de>>(value: D) -> Result<Option<u32>, D::Error> {
@@ -397,7 +379,13 @@ fn stack_rate<'de, D: Deserializer<'de>>(value: D) -> Result<Option<u32>, D::Err
 }
 
 fn size<'de, D: Deserializer<'de>>(value: D) -> Result<Option<u64>, D::Error> {
-    Size::deserialize(value)?.bytes().map(Some).map_err(D::Error::custom)
+    match Size::deserialize(value)? {
+        Size::Number(bytes) => Ok(Some(bytes)),
+        Size::Text(text) => match units::parse_size(&text) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(error) => Err(D::Error::custom(format!("{text:?}: {error}"))),
+        },
+    }
 }
 
 /// Patterns of wrappers and, after `!`, of functions that are none.
@@ -414,7 +402,8 @@ fn wrappers<'de, D: Deserializer<'de>>(from: D) -> Result<Wrappers, D::Error> {
 }
 
 fn tolerance<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Tolerance>, D::Error> {
-    of_text(value, rules::parse_tolerance)
+    let tolerance = rules::parse_tolerance(&String::deserialize(value)?);
+    tolerance.map(Some).map_err(D::Error::custom)
 }
 
 /// One value, or a list.

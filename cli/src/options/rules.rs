@@ -20,7 +20,7 @@ use culeak::snapshot::{self, Class};
 use culeak::table;
 use serde::Deserialize;
 
-use super::{NameArgs, memory_kind_parser, names, parse_pattern, parse_point, read_rules};
+use super::{NameArgs, names, one_of, parse_pattern, parsed, read_rules};
 use crate::errors::Failure;
 use crate::load::{self, Loaded};
 use crate::output;
@@ -44,13 +44,14 @@ pub struct RuleArgs {
     pub allow: Vec<Limit>,
     /// Judge the memory at this point in time: end, peak, exit, mark:NAME, or a time such as 12.5s [default: with a limit, a
     /// baseline or --since, the end of a Python script; otherwise exit]
-    #[arg(long, value_name = "POINT", value_parser = parse_point)]
+    #[arg(long, value_name = "POINT", value_parser = parsed::<Point>)]
     pub at: Option<Point>,
     /// Judge only allocations made after this mark (culeak_mark)
     #[arg(long, value_name = "MARK")]
     pub since: Option<String>,
     /// Judge only this kind of memory; repeatable [default: all kinds that hold memory]
-    #[arg(long, value_name = "KIND", value_parser = memory_kind_parser(), hide_possible_values = true)]
+    #[arg(long, value_name = "KIND", hide_possible_values = true,
+        value_parser = one_of(Kind::of_memory().map(Kind::name), Kind::from_name))]
     pub kind: Vec<Kind>,
     /// Also judge memory that caching allocators hold for reuse, beside the blocks in it; without it, a pool whose blocks were not
     /// recorded prevents a verdict
@@ -294,7 +295,7 @@ pub(super) fn protect(path: &Path) {
 }
 
 /// The fields that identify a JSON file.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct Envelope {
     format: Option<String>,
     version: Option<u64>,
@@ -322,23 +323,22 @@ fn read_baseline(path: &Path, rules: &Rules) -> Result<Baseline, Failure> {
         };
         Failure::new(format!("{shown}: the baseline cannot be read: {error}{next}"))
     })?;
-    let envelope: Option<Envelope> = serde_json::from_slice(&bytes).ok();
-    let Some(Envelope { version, .. }) = envelope.filter(|e| e.format.as_deref() == Some(baseline::FORMAT)) else {
-        let format = (serde_json::from_slice(&bytes).ok()).and_then(|envelope: Envelope| envelope.format);
-        if format
-            .as_deref()
-            .is_some_and(|format| format.starts_with("culeak-") && format != snapshot::FORMAT)
-        {
+    let Envelope { format, version } = serde_json::from_slice(&bytes).unwrap_or_default();
+    match format.as_deref() {
+        Some(baseline::FORMAT) => {}
+        Some(other) if other.starts_with("culeak-") && other != snapshot::FORMAT => {
             return Err(Failure::new(format!(
                 "{shown}: not a baseline; --update-baseline writes one"
             )));
         }
         // A snapshot or a recording serves as a baseline too. Its reader reports what is wrong with any other file.
-        let mut item = load::read_already(path, &bytes)?;
-        load::at::find(&mut item, rules.at.as_ref(), &NameArgs::default())?;
-        check_baseline(&item, rules)?;
-        return Ok(baseline_of(&item.snapshot, rules));
-    };
+        _ => {
+            let mut item = load::read_already(path, &bytes)?;
+            load::at::find(&mut item, rules.at.as_ref(), &NameArgs::default())?;
+            check_baseline(&item, rules)?;
+            return Ok(baseline_of(&item.snapshot, rules));
+        }
+    }
     if version != Some(u64::from(baseline::VERSION)) {
         return Err(Failure::new(format!(
             "{shown}: a baseline of another version of culeak; this build reads version {}; write it again with \

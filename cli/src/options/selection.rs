@@ -1,7 +1,6 @@
 //! What is read of the inputs: the same options in every command that reads memory.
 
 use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use culeak::analysis::boundaries::times;
 use culeak::analysis::categories::{Categories, Category};
 use culeak::analysis::filter::{Filter, Location};
@@ -11,7 +10,7 @@ use culeak::analysis::words::quoted;
 use culeak::kind::Kind;
 use culeak::point::Point;
 
-use super::{kind_parser, parse_moment, parse_pattern, parse_point, rows_shown};
+use super::{one_of, parse_moment, parse_pattern, parsed, rows_shown};
 use crate::errors::Failure;
 use crate::load::Loaded;
 use crate::text::units::parse_size;
@@ -22,7 +21,7 @@ use crate::text::units::parse_size;
 pub struct Selection {
     /// Show the memory at this point in time: end, peak, exit, mark:NAME, or a time such as 12.5s [default: end for a Python
     /// script that ended; otherwise exit, or now]
-    #[arg(long, value_name = "POINT", value_parser = parse_point)]
+    #[arg(long, value_name = "POINT", value_parser = parsed::<Point>)]
     pub at: Vec<Point>,
     /// Show what was allocated between two moments and was live at the second: times such as 12.5s, mark:NAME, start, end,
     /// exit; needs a recording made with --timeline
@@ -32,7 +31,8 @@ pub struct Selection {
     #[arg(long, value_name = "MARK")]
     pub since: Option<String>,
     /// Show only this kind of memory; repeatable
-    #[arg(long, value_name = "KIND", value_parser = kind_parser(), hide_possible_values = true)]
+    #[arg(long, value_name = "KIND", hide_possible_values = true,
+        value_parser = one_of(Kind::ALL.iter().map(|kind| kind.name()), Kind::from_name))]
     pub kind: Vec<Kind>,
     /// Show only memory on this GPU (its ordinal in the process) or on the host; repeatable
     #[arg(long, value_name = "N|host", value_parser = parse_location)]
@@ -44,7 +44,8 @@ pub struct Selection {
     #[arg(long, value_name = "PATTERN", value_parser = parse_pattern)]
     pub ignore: Vec<Pattern>,
     /// Show only tensors of this category (culeak help by-category); repeatable
-    #[arg(long, value_name = "CATEGORY", value_parser = category_parser(), hide_possible_values = true)]
+    #[arg(long, value_name = "CATEGORY", hide_possible_values = true,
+        value_parser = one_of(Category::ALL.iter().map(|category| category.name()), Category::from_name))]
     pub category: Vec<Category>,
     /// Hide rows smaller than SIZE, e.g. 4096, 1MB, 2GiB
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_size)]
@@ -123,10 +124,4 @@ fn parse_location(text: &str) -> Result<Location, String> {
     let gpu = || text.parse().ok().filter(|&ordinal| ordinal >= 0).map(Location::Gpu);
     let location = (text == "host").then_some(Location::Host).or_else(gpu);
     location.ok_or_else(|| "expected the ordinal of a GPU, such as 0, or host".to_owned())
-}
-
-/// A parser for options; completions offer the names.
-fn category_parser() -> impl TypedValueParser<Value = Category> {
-    let names = Category::ALL.iter().map(|category| category.name());
-    PossibleValuesParser::new(names).map(|name| Category::from_name(&name).unwrap_or(Category::Other))
 }

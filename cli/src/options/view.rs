@@ -5,12 +5,14 @@ use clap::builder::{PossibleValue, PossibleValuesParser, StringValueParser, Type
 use culeak::analysis::report::By;
 use culeak::table;
 
+use super::one_of;
+
 /// How rows are grouped, ordered and shown.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "View")]
 pub struct View {
     /// Group rows by this property [default: site; in a diff: stack]
-    #[arg(long, value_parser = by_parser())]
+    #[arg(long, value_parser = one_of(By::ALL.iter().map(|by| by.name()), By::from_name))]
     pub by: Option<By>,
     /// Sort rows by this property; age: oldest first; temporary, lifetime: with --view churn [default: bytes; --view churn: count]
     #[arg(long, value_parser = ["bytes", "count", "age", "temporary", "lifetime"])]
@@ -91,11 +93,6 @@ impl TypedValueParser for ShapeParser {
             .map(|(name, _, help)| PossibleValue::new(*name).help(*help));
         Some(Box::new(values))
     }
-}
-
-fn by_parser() -> impl TypedValueParser<Value = By> {
-    let names = By::ALL.iter().map(|by| by.name());
-    PossibleValuesParser::new(names).map(|name| By::from_name(&name).unwrap_or_default())
 }
 
 impl View {

@@ -13,6 +13,7 @@ use ureq::http::header::{CONTENT_TYPE, LOCATION, RETRY_AFTER};
 use ureq::{Agent, Body};
 
 use super::target::{Headers, Target, tls};
+use crate::export::protobuf::messages;
 use crate::options::server::{Protocol, ServerArgs};
 
 /// The most bytes of an answer that are read; OTLP recommends this limit.
@@ -56,20 +57,10 @@ impl Protocol {
     }
 }
 
-/// `Export…ServiceResponse`, the answer to any OTLP request.
-#[derive(Clone, PartialEq, Message)]
-struct ExportResponse {
-    #[prost(message, optional, tag = "1")]
-    partial_success: Option<PartialSuccess>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct PartialSuccess {
-    /// The number of data points or profiles.
-    #[prost(int64, tag = "1")]
-    rejected: i64,
-    #[prost(string, tag = "2")]
-    error_message: String,
+// `Export…ServiceResponse`, the answer to any OTLP request; `rejected` is the number of data points or profiles.
+messages! {
+    ExportResponse { partial_success: Option<PartialSuccess> = 1 message optional; }
+    PartialSuccess { rejected: i64 = 1 int64; error_message: String = 2 string; }
 }
 
 /// `google.rpc.Status`, and in JSON that of Pyroscope: the body of an error.

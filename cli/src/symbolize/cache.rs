@@ -16,6 +16,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use culeak::reader::open_no_link;
 use culeak::snapshot::Symbol;
 use serde::{Deserialize, Serialize};
 
@@ -37,15 +38,18 @@ pub fn folder() -> Option<PathBuf> {
 }
 
 fn folder_of(setting: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
-    let full = |path: PathBuf| path.is_absolute().then_some(path);
     match setting("CULEAK_CACHE_DIR") {
         // An empty value disables the cache.
-        Some(own) => full(own),
-        None => setting("XDG_CACHE_HOME")
-            .and_then(full)
-            .or_else(|| Some(setting("HOME").and_then(full)?.join(".cache")))
-            .map(|cache| cache.join("culeak")),
+        Some(own) => Some(own).filter(|path| path.is_absolute()),
+        None => usual_folder(setting),
     }
+}
+
+/// The user's usual folder for what can be made again.
+pub fn usual_folder(setting: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
+    let full = |name: &str| setting(name).filter(|path| path.is_absolute());
+    let cache = full("XDG_CACHE_HOME").or_else(|| Some(full("HOME")?.join(".cache")));
+    Some(cache?.join("culeak"))
 }
 
 /// The cached names of one module.
@@ -127,14 +131,10 @@ impl Cached {
 
 /// Reads a file: a line with the format and a checksum, then JSON.
 fn read(path: &Path) -> Option<Content> {
-    // O_NONBLOCK, since the path may be a FIFO; and only files of this user are read.
-    let file = File::options()
-        .read(true)
-        .custom_flags(nix::libc::O_NONBLOCK | nix::libc::O_NOFOLLOW)
-        .open(path)
-        .ok()?;
+    let file = open_no_link(path).ok()?;
     let metadata = file.metadata().ok()?;
-    if !metadata.is_file() || metadata.len() > FILE_MAX || metadata.uid() != nix::unistd::geteuid().as_raw() {
+    // Only files of this user are read.
+    if metadata.len() > FILE_MAX || metadata.uid() != nix::unistd::geteuid().as_raw() {
         return None;
     }
     let mut bytes = Vec::with_capacity(metadata.len() as usize);

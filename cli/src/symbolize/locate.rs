@@ -9,7 +9,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -17,6 +17,8 @@ use std::time::{Duration, SystemTime};
 
 use culeak::reader::open_regular;
 use culeak::snapshot::Module;
+use data_encoding::HEXLOWER;
+use flate2::CrcReader;
 use object::read::ReadCache;
 use object::{CompressionFormat, Object, ObjectSection};
 
@@ -129,7 +131,7 @@ fn below(root: &Path, recorded: &str) -> PathBuf {
     path
 }
 
-fn is_same_file(one: &Path, other: &Path) -> bool {
+pub fn is_same_file(one: &Path, other: &Path) -> bool {
     let identity = |path: &Path| path.metadata().ok().map(|file| (file.dev(), file.ino()));
     identity(one).is_some_and(|known| Some(known) == identity(other))
 }
@@ -137,7 +139,12 @@ fn is_same_file(one: &Path, other: &Path) -> bool {
 fn identity(path: &Path) -> io::Result<Identity> {
     let cache = ReadCache::new(open_regular(path)?);
     let elf = object::File::parse(&cache).map_err(io::Error::other)?;
-    let build_id = elf.build_id().ok().flatten().map(hex).unwrap_or_default();
+    let build_id = elf
+        .build_id()
+        .ok()
+        .flatten()
+        .map(|id| HEXLOWER.encode(id))
+        .unwrap_or_default();
     let debug_link = elf
         .gnu_debuglink()
         .ok()
@@ -228,10 +235,6 @@ fn linked_names(cache: &ReadCache<File>) -> io::Result<Vec<(&'static str, PathBu
     Ok(names)
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 fn newer_than(path: &Path, started_unix_ns: u64) -> bool {
     let started = SystemTime::UNIX_EPOCH + Duration::from_nanos(started_unix_ns);
     path.metadata()
@@ -278,15 +281,9 @@ fn belongs(debug_file: &Path, module: &Identity, crc: u32) -> bool {
 }
 
 fn checksum(path: &Path) -> io::Result<u32> {
-    let mut file = open_regular(path)?;
-    let mut hasher = crc32fast::Hasher::new();
-    let mut buffer = vec![0; 1 << 16];
-    loop {
-        match file.read(&mut buffer)? {
-            0 => return Ok(hasher.finalize()),
-            n => hasher.update(&buffer[..n]),
-        }
-    }
+    let mut file = CrcReader::new(open_regular(path)?);
+    io::copy(&mut file, &mut io::sink())?;
+    Ok(file.crc().sum())
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use culeak::analysis::job::member::ranges;
 use culeak::analysis::report::{Row, Tally, shell_word};
 use culeak::analysis::suppressions::BUILT_IN_NAME;
 use culeak::point::Point;
+use culeak::table;
 
 use super::report::{judged, ranked};
 use super::{objects, parts, units};
@@ -256,23 +257,14 @@ fn not_judged(verdict: &Verdict) -> Vec<String> {
     let [old_objects, new_objects] = [old, new].map(|count| counted(count, "object"));
     let rest = units::bytes(verdict.rest_of_pools.bytes);
     let in_shutdown = "held when the script ended, which the interpreter's shutdown freed; --at end includes it";
-    let notes = [
-        (
-            ignored.count,
-            format!("{about}{ignored_size} ({})", why_ignored(verdict)),
-        ),
-        (
-            verdict.rest_of_pools.bytes,
-            format!("{rest} that pools keep beside their blocks; --judge-pools includes it"),
-        ),
-        (old, format!("{old_objects} (created before the mark{mark})")),
-        (
-            later.count,
-            format!("{later_size} allocated {after}; --at exit judges it"),
-        ),
-        (new, format!("{new_objects} created {after}; --at exit judges it")),
-        (freed.count, format!("{freed_size} {in_shutdown}")),
-    ];
+    let notes = table! {
+        ignored.count, format!("{about}{ignored_size} ({})", why_ignored(verdict));
+        verdict.rest_of_pools.bytes, format!("{rest} that pools keep beside their blocks; --judge-pools includes it");
+        old, format!("{old_objects} (created before the mark{mark})");
+        later.count, format!("{later_size} allocated {after}; --at exit judges it");
+        new, format!("{new_objects} created {after}; --at exit judges it");
+        freed.count, format!("{freed_size} {in_shutdown}");
+    };
     let notes = notes.into_iter().filter(|(count, _)| *count > 0);
     let unchanged = unchanged.map(|tally| format!("no more than at the previous mark: {about}{}", parts::tally(tally)));
     let not_judged = notes.map(|(_, note)| format!("not judged: {note}"));
@@ -286,18 +278,13 @@ fn why_ignored(verdict: &Verdict) -> String {
     let before = format!("allocated before the mark {mark}");
     let in_pools = "in pools of caching allocators; --judge-pools includes it";
     let reasons = [
-        (
-            if verdict.compares_marks() {
-                Tally::default()
-            } else {
-                ignored.before_mark
-            },
-            before.as_str(),
-        ),
+        (ignored.before_mark, before.as_str()),
         (ignored.other_kinds, "of other kinds"),
         (ignored.cached, in_pools),
     ];
-    let reasons: Vec<_> = reasons.iter().filter(|(tally, _)| tally.count > 0).collect();
+    // What two marks hold alike is said elsewhere.
+    let reasons = reasons.iter().skip(usize::from(verdict.compares_marks()));
+    let reasons: Vec<_> = reasons.filter(|(tally, _)| tally.count > 0).collect();
     let sentences = reasons.iter().map(|(tally, reason)| match reasons.len() {
         1 => (*reason).to_owned(),
         _ => format!("{} {reason}", units::bytes(tally.bytes)),

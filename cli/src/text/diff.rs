@@ -26,11 +26,7 @@ pub fn page(diff: &Diff, stacks: bool, full_stacks: bool) -> Document {
         let rows = Rows::of(diff.rows.iter().zip(&sites)).bare();
         let rows = rows.column("change", |(row, site)| title(row, site));
         page.table(rows.below(|(row, _), page| write_stack(row, detail, false, page)));
-        page.more(
-            diff.hidden_rows,
-            "row",
-            format!("; {} shows all", parts::all_rows(diff.cut)),
-        );
+        page.more(diff.hidden_rows, "row", format!("; {}", parts::all_rows(diff.cut)));
     })
 }
 

@@ -63,12 +63,7 @@ pub fn write_changes(changes: &HostChanges, same_process: bool, page: &mut Docum
                 .column("count", count)
                 .column("of", |row| Escaped(&row.name).to_string()),
         );
-        page.more_at(
-            4,
-            hidden,
-            "row",
-            format_args!("; {} shows all", parts::all_rows(changes.cut)),
-        );
+        page.more_at(4, hidden, "row", format!("; {}", parts::all_rows(changes.cut)));
     }
     page.blank();
 }

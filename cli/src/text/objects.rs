@@ -167,11 +167,8 @@ pub fn write_changes(changes: &ObjectChanges, with_title: bool, stacks: RowStack
     }
     let rows = Rows::of(&changes.rows).bare().column("change", |row| change(row));
     page.table(rows.below(|row, page| diff::write_stack(row, stacks, true, page)));
-    page.more(
-        changes.hidden_rows,
-        "row",
-        format!("; {} shows all", parts::all_rows(changes.cut)),
-    );
+    let all = parts::all_rows(changes.cut);
+    page.more(changes.hidden_rows, "row", format!("; {all}"));
 }
 
 /// `grown     graph-exec  serve  server.cpp:88: count=40 (+28)`

@@ -1,9 +1,7 @@
 //! Parts that pages share: labels of call sites, tallies, processes, filters, suppressions.
 
 use std::collections::{HashMap, HashSet};
-use std::fmt;
 
-use anstyle::Style;
 use culeak::analysis::estimate::Errors;
 use culeak::analysis::filter::{Filter, Filtered};
 use culeak::analysis::function_name::plain;
@@ -19,18 +17,6 @@ use super::units;
 pub use crate::document::{BAD, BOLD, DIM, GOOD, WARN, short_name};
 use crate::document::{Cell, Document, Site, columns, counted, dim, estimate, fitting, folded, styled};
 use crate::escape::Escaped;
-
-/// Text in a style.
-pub struct Styled<T>(pub Style, pub T);
-
-impl<T: fmt::Display> fmt::Display for Styled<T> {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Styled(style, text) = self;
-        write!(out, "{style}")?;
-        text.fmt(out)?;
-        write!(out, "{style:#}")
-    }
-}
 
 /// A function's qualified name without parameters.
 pub fn name(name: &str) -> String {
@@ -57,8 +43,12 @@ pub const POOL: &str = "  [pool]";
 
 /// The file and line of a frame after two spaces, or nothing: `  train.cu:212`.
 pub fn place(frame: Option<&Frame>) -> String {
-    let place = frame.and_then(Frame::short_place);
-    place.map_or_else(String::new, |place| format!("  {}", Escaped(&place)))
+    behind(frame.and_then(Frame::short_place).as_deref())
+}
+
+/// A place after two spaces, or nothing.
+pub fn behind(place: Option<&str>) -> String {
+    place.map_or_else(String::new, |place| format!("  {}", Escaped(place)))
 }
 
 /// A caller, and the library whose run of frames it may be in.
@@ -245,9 +235,9 @@ pub fn listed<'a>(tallies: impl ExactSizeIterator<Item = (&'a str, Tally)>) -> S
 /// The options that show all rows.
 pub fn all_rows(cut: Cut) -> &'static str {
     match (cut.below_min, cut.beyond_top) {
-        (0, _) => "--top 0",
-        (_, 0) => "--min-bytes 0",
-        _ => "--top 0 --min-bytes 0",
+        (0, _) => "--top 0 shows all",
+        (_, 0) => "--min-bytes 0 shows all",
+        _ => "--top 0 --min-bytes 0 shows all",
     }
 }
 

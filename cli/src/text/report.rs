@@ -151,7 +151,7 @@ fn is_of_code(report: &Report) -> bool {
 /// The ranked rows, the first of them with their callers. `costs`: objects, which may cost more than all that is allocated at
 /// their line.
 fn rows(report: &Report, costs: &[brief::Cost], page: &mut Document) {
-    let all = format!("{} shows all", parts::all_rows(report.cut));
+    let all = parts::all_rows(report.cut);
     let explained = match is_of_code(report) || report.by == By::Module {
         true => &report.rows[..report.rows.len().min(brief::EXPLAINED)],
         false => &[],
@@ -166,7 +166,7 @@ fn rows(report: &Report, costs: &[brief::Cost], page: &mut Document) {
     brief::costly_objects(above, page);
     ranking(
         report,
-        &all,
+        all,
         |rows| rows.below(|(row, _), page| explain(row, page)),
         page,
     );
@@ -255,13 +255,13 @@ fn details(number: usize, row: &Row, full_stacks: bool, page: &mut Document) {
     if let Some(first) = row.stacks.first() {
         page.stack(&first.stack, full_stacks, 6);
     }
-    other_stacks(row, 1, page);
+    other_stacks(row.stacks_in_all, 1, page);
     page.blank();
 }
 
 /// The line on stacks that are not shown.
-pub fn other_stacks(row: &Row, shown: usize, page: &mut Document) {
-    let others = row.stacks_in_all.saturating_sub(shown);
+pub fn other_stacks(in_all: usize, shown: usize, page: &mut Document) {
+    let others = in_all.saturating_sub(shown);
     if others > 0 {
         let others = document::counted(others, "other stack");
         page.indented(6, dim(format!("and {others}; --by stack shows each")));

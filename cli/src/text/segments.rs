@@ -92,10 +92,7 @@ fn write_pool(pool: &Unused, page: &mut Document) {
 /// Call sites with their blocks or segments, below a row.
 fn sites(sites: &[PinSite], (before, noun): (&str, &str), below: &mut Document) {
     for site in sites.iter().take(SITES_SHOWN) {
-        let place = site
-            .place
-            .as_ref()
-            .map_or(String::new(), |place| format!("  {}", Escaped(place)));
+        let place = parts::behind(site.place.as_deref());
         let (count, size) = (counted(site.tally.count, noun), units::bytes(site.tally.bytes));
         let label = parts::name(&site.label);
         below.indented(10, dim(format!("{before}{count} of {size}  {label}{place}")));

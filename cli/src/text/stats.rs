@@ -3,10 +3,10 @@
 use culeak::analysis::stats::{Lifetimes, Row, Sort, Stats, Sums};
 use culeak::point::Point;
 
-use super::parts;
-use super::units;
+use super::report::other_stacks;
+use super::{parts, units};
 use crate::document::chart::character;
-use crate::document::{Cell, Document, GOOD, Rows, Site, bold, counted, dim, short_name, styled};
+use crate::document::{Cell, Document, GOOD, Rows, Site, bold, counted, short_name, styled};
 
 /// Rows with details.
 const DETAILED: usize = 5;
@@ -167,10 +167,7 @@ fn details(number: usize, row: &Row, full_stacks: bool, page: &mut Document) {
         page.indented(4, lifetimes(&sums.lifetimes));
     }
     page.stack(&row.stack, full_stacks, 6);
-    if row.stacks_in_all > 1 {
-        let others = counted(row.stacks_in_all - 1, "other stack");
-        page.indented(6, dim(format!("and {others}; --by stack shows each")));
-    }
+    other_stacks(row.stacks_in_all, 1, page);
     page.blank();
 }
 

@@ -24,7 +24,7 @@ use self::processes::{Identity, Process};
 use super::{DoctorArgs, Finding, Level, machine};
 use crate::document::{Document, counted};
 use crate::errors::Failure;
-use crate::load::{self, Found, packages};
+use crate::load::{Found, packages};
 use crate::text::units::plural;
 
 /// Ranges of ranks or process ids that a line shows.
@@ -124,11 +124,9 @@ pub fn check(args: &DoctorArgs) -> Result<(Vec<Finding>, Summary), Failure> {
 
 /// Reads the recordings; those that cannot be read become findings.
 fn read(inputs: &[OsString], findings: &mut Vec<Finding>) -> Vec<Recorded> {
-    let Found {
-        places, mut failures, ..
-    } = Found::all(inputs.iter().map(load::places));
+    let mut found = Found::each(inputs);
     let mut ignored: BTreeMap<String, u64> = BTreeMap::new();
-    let (recorded, unread) = load::read(&places, |place| {
+    let recorded = found.read(|place| {
         let mut item = place.load_without_peaks()?;
         packages::add(&mut item.snapshot, item.root.as_deref());
         if let Some(setting) = ignored_setting(&item.snapshot) {
@@ -140,13 +138,12 @@ fn read(inputs: &[OsString], findings: &mut Vec<Finding>) -> Vec<Recorded> {
             path: item.snapshot.process.recording,
         })
     });
-    failures.extend(unread);
     findings.extend(ignored.into_iter().map(|(setting, processes)| {
         let text = format!("{setting}, in {}", counted(processes, "process"));
         let remedy = "look for a warning of PyTorch at its start, and for a program that changes its settings later";
         Finding::warn("settings", text, remedy)
     }));
-    for failure in failures.iter().take(SHOWN) {
+    for failure in found.failures.iter().take(SHOWN) {
         let remedy = "an empty or cut file comes from a full disk or a quota; free space and start the job again";
         findings.push(match recorded.is_empty() {
             true => Finding::fail(
@@ -157,8 +154,8 @@ fn read(inputs: &[OsString], findings: &mut Vec<Finding>) -> Vec<Recorded> {
             false => Finding::warn("recordings", failure, remedy),
         });
     }
-    if failures.len() > SHOWN {
-        let more = format!("{} more inputs cannot be read", failures.len() - SHOWN);
+    if found.failures.len() > SHOWN {
+        let more = format!("{} more inputs cannot be read", found.failures.len() - SHOWN);
         findings.push(Finding::warn("recordings", more, "culeak report lists them"));
     }
     recorded

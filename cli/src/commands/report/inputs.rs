@@ -24,18 +24,14 @@ impl<'a> Inputs<'a> {
     /// # Errors
     /// No input can be read.
     pub fn new(args: &'a ReportArgs, form: Form) -> Result<Inputs<'a>, Failure> {
-        let Found {
-            places,
-            mut failures,
-            left_out,
-        } = Found::all(args.inputs.iter().map(load::places));
-        load::warn_of(&left_out);
-        let last = failures.pop_if(|_| places.is_empty());
-        failures.iter().for_each(progress::fail);
+        let mut found = Found::each(&args.inputs);
+        load::warn_of(&found.left_out);
+        let last = found.failures.pop_if(|_| found.places.is_empty());
+        found.failures.iter().for_each(progress::fail);
         if let Some(last) = last {
             return Err(last);
         }
-        let (places, unreadable) = (load::once(places), failures.len());
+        let (places, unreadable) = (load::once(found.places), found.failures.len());
         let mut inputs = Inputs {
             args,
             form,

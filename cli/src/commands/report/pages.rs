@@ -15,7 +15,6 @@ use super::{ReportArgs, Rules};
 use crate::document::Document;
 use crate::errors::Failure;
 use crate::export::flamegraph;
-use crate::export::folded::Cost;
 use crate::html::{self, Item};
 use crate::load::Loaded;
 use crate::options::output::{Form, section};
@@ -71,7 +70,7 @@ pub fn write_flamegraph(args: &ReportArgs, rules: &Rules, item: &Loaded) -> Resu
     let profile = Profile::of(&item.snapshot, &args.profile_options(rules));
     let detail = args.detail(args.view.lines);
     args.output
-        .write(Form::Svg, |out| flamegraph::write(&profile, detail, Cost::Bytes, out))
+        .write(Form::Svg, |out| flamegraph::write(&profile, detail, out))
 }
 
 pub fn write_json(args: &ReportArgs, rules: &Rules, inputs: &mut Inputs) -> Result<(), Failure> {

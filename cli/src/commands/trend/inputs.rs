@@ -11,15 +11,15 @@ use culeak::analysis::trend::{Options, Summary};
 
 use super::TrendArgs;
 use crate::errors::Failure;
-use crate::load::{Found, Loaded, Members, Place};
-use crate::{load, progress, usage};
+use crate::load::{Found, Members, Place};
+use crate::{load, progress};
 
 /// Summaries of all readable inputs, and the number of unreadable ones.
 ///
 /// # Errors
 /// No input can be read, or `--only` matches none.
 pub fn summaries(args: &TrendArgs, options: &Options) -> Result<(Vec<Summary>, usize), Failure> {
-    let (mut files, mut unreadable) = (Vec::new(), 0);
+    let (mut files, mut unreadable) = (Found::default(), 0);
     for input in &args.inputs {
         let mut found = expand(input);
         if let Some(failure) = found.failures.pop_if(|_| found.places.is_empty()) {
@@ -37,24 +37,23 @@ pub fn summaries(args: &TrendArgs, options: &Options) -> Result<(Vec<Summary>, u
         }
         unreadable += found.failures.len();
         found.failures.iter().for_each(progress::fail);
-        files.extend(found.places);
+        files.places.extend(found.places);
     }
-    let (files, mut others) = (load::once(files), BTreeSet::new());
-    let (read, mut unread) = load::read(&files, |file| {
-        let mut item = file.load()?;
-        if !is_wanted(args, &item) {
-            others.insert(Program::of(&item.snapshot).to_string());
+    let mut others = BTreeSet::new();
+    let read = files.read(|file| {
+        let item = file.load()?;
+        let program = Program::of(&item.snapshot);
+        if args.only.as_ref().is_some_and(|pattern| !program.matches(pattern)) {
+            others.insert(program.to_string());
             return Ok(None);
         }
-        usage::ask_driver(&mut item);
-        args.names.name_frames(&mut item);
-        Ok(Some(Summary::of(&item.snapshot, item.source, options)))
+        Ok(Some(args.summary(item, options)))
     });
-    if let Some(failure) = unread.pop_if(|_| files.len() == 1) {
+    if let Some(failure) = files.failures.pop_if(|_| files.places.len() == 1) {
         return Err(failure);
     }
-    unreadable += unread.len();
-    unread.iter().for_each(progress::fail);
+    unreadable += files.failures.len();
+    files.failures.iter().for_each(progress::fail);
     let summaries: Vec<Summary> = read.into_iter().flatten().collect();
     if let (true, Some(pattern), false) = (summaries.is_empty(), &args.only, others.is_empty()) {
         let others: Vec<_> = others.into_iter().collect();
@@ -66,15 +65,10 @@ pub fn summaries(args: &TrendArgs, options: &Options) -> Result<(Vec<Summary>, u
     if summaries.is_empty() {
         return Err(Failure::new(format!(
             "none of {} snapshots can be read (see above); check the files, or take the snapshots again",
-            files.len()
+            files.places.len()
         )));
     }
     Ok((summaries, unreadable))
-}
-
-fn is_wanted(args: &TrendArgs, item: &Loaded) -> bool {
-    let called = |pattern: &String| Program::of(&item.snapshot).matches(pattern);
-    args.only.as_ref().is_none_or(called)
 }
 
 /// The files that an argument names: those in a folder, or a recording and the automatic snapshots beside it.
@@ -93,7 +87,7 @@ fn expand(input: &OsStr) -> Found {
         return Found {
             places: recordings.into_iter().map(Place::File).collect(),
             failures,
-            left_out: left_out.iter().map(ToString::to_string).chain(unrecorded).collect(),
+            left_out: left_out.into_iter().chain(unrecorded).collect(),
         };
     }
     let mut found = load::places(input);

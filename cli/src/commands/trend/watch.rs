@@ -8,10 +8,11 @@ use culeak::analysis::trend::{Options, POINTS_NEEDED, Summary};
 use culeak::snapshot::ProcessState;
 
 use super::TrendArgs;
+use crate::document::counted;
 use crate::errors::Failure;
-use crate::load::{self, Loaded};
-use crate::text::units::{count, duration, plural};
-use crate::{progress, signals, usage};
+use crate::load;
+use crate::text::units::{count, duration};
+use crate::{progress, signals};
 
 /// The summaries, and 1 if the process could not be read to its end.
 pub fn summaries(pid: u32, args: &TrendArgs, options: &Options) -> Result<(Vec<Summary>, usize), Failure> {
@@ -21,27 +22,25 @@ pub fn summaries(pid: u32, args: &TrendArgs, options: &Options) -> Result<(Vec<S
     let first = load::one(pid.to_string())?;
     let (recording, _) = load::recording_of(pid)?;
     announce(pid, args);
-    let (mut summaries, mut unreadable) = (vec![summary(first, args, options)], 0);
+    let (mut summaries, mut unreadable) = (vec![args.summary(first, options)], 0);
     for nth in 1u32.. {
         let next = args.every.saturating_mul(nth);
         if args.lasting.is_some_and(|lasting| next > lasting) {
             break;
         }
         if let Some(signal) = signals::wait(&signals, began + next) {
-            eprintln!(
-                "culeak: {signal}: stopped after {}",
-                plural(summaries.len() as u64, "snapshot", "snapshots")
-            );
+            let taken = counted(summaries.len(), "snapshot");
+            eprintln!("culeak: {signal}: stopped after {taken}");
             break;
         }
         match load::one(pid.to_string()) {
-            Ok(item) => summaries.push(summary(item, args, options)),
+            Ok(item) => summaries.push(args.summary(item, options)),
             // Its recording is the last snapshot.
             Err(failure) => {
                 match load::one(&recording) {
                     Ok(item) if item.snapshot.process.state != ProcessState::Running => {
                         eprintln!("culeak: process {pid} has ended");
-                        summaries.push(summary(item, args, options));
+                        summaries.push(args.summary(item, options));
                     }
                     of_recording => {
                         unreadable = 1;
@@ -67,14 +66,8 @@ fn no_more(pid: u32, taken: u64, of_process: Failure, of_recording: Option<Failu
     Failure::new(format!(
         "snapshot {} cannot be taken: {why}; the trend ends with the {} before",
         count(taken + 1),
-        plural(taken, "snapshot", "snapshots")
+        counted(taken, "snapshot")
     ))
-}
-
-fn summary(mut item: Loaded, args: &TrendArgs, options: &Options) -> Summary {
-    usage::ask_driver(&mut item);
-    args.names.name_frames(&mut item);
-    Summary::of(&item.snapshot, item.source, options)
 }
 
 fn announce(pid: u32, args: &TrendArgs) {
@@ -99,7 +92,7 @@ fn suffices(args: &TrendArgs) -> Result<(), Failure> {
     Err(Failure::new(format!(
         "--for {}: takes {} at one each {}, but judging growth needs {POINTS_NEEDED}; take one each {} (--every), or go on for {} (--for)",
         shown(lasting),
-        plural(taken as u64, "snapshot", "snapshots"),
+        counted(taken as u64, "snapshot"),
         shown(args.every),
         shown(lasting / steps),
         shown(args.every.saturating_mul(steps)),

@@ -11,8 +11,7 @@ use culeak::analysis::report::Tally;
 use culeak::kind::{Kind, Place};
 use culeak::snapshot::{Allocation, Snapshot, Stream};
 
-use super::DEVICES;
-use super::trace::Final;
+use super::trace::{Final, ordinal};
 
 /// The address layout of all memory.
 pub struct Layout<'a> {
@@ -200,8 +199,7 @@ impl<'a> Layout<'a> {
         let device = allocation
             .device
             .or_else(|| snapshot.contexts[allocation.context?].device);
-        let ordinal = snapshot.devices[device?].ordinal;
-        (0..DEVICES).contains(&ordinal).then_some(ordinal as u16)
+        ordinal(snapshot, device)
     }
 
     /// Record and path of the memory in use in a segment: its blocks, or all of it if none are known.

@@ -64,7 +64,7 @@ pub type Final = HashMap<u32, (Option<u16>, bool)>;
 impl Traces {
     /// `wanted`: by site. `last`: the segments of the final state, by row.
     pub fn of(snapshot: &Snapshot, timeline: &Timeline, lives: &Lives, wanted: &[bool], last: &Final) -> Traces {
-        let memory = Memories::of(snapshot, lives, wanted, last);
+        let memory = Memory::of_lives(snapshot, lives, wanted, last);
         let mut writer = Writer {
             lives,
             memory,
@@ -118,7 +118,7 @@ impl Traces {
     }
 }
 
-fn ordinal(snapshot: &Snapshot, device: Option<usize>) -> Option<u16> {
+pub fn ordinal(snapshot: &Snapshot, device: Option<usize>) -> Option<u16> {
     let ordinal = snapshot.devices[device?].ordinal;
     (0..DEVICES).contains(&ordinal).then_some(ordinal as u16)
 }
@@ -131,18 +131,19 @@ enum Memory {
     Block {
         ordinal: u16,
     },
-    Segment {
-        ordinal: u16,
-        size: u64,
-        mapped: bool,
-        carries: bool,
-    },
+    Segment(Segment),
 }
 
-struct Memories(Vec<Memory>);
+#[derive(Debug, Clone, Copy)]
+struct Segment {
+    ordinal: u16,
+    size: u64,
+    mapped: bool,
+    carries: bool,
+}
 
-impl Memories {
-    fn of(snapshot: &Snapshot, lives: &Lives, wanted: &[bool], last: &Final) -> Memories {
+impl Memory {
+    fn of_lives(snapshot: &Snapshot, lives: &Lives, wanted: &[bool], last: &Final) -> Vec<Memory> {
         // Size and device of the physical memory created last.
         let mut physical: Option<(u64, Option<u16>)> = None;
         let memory = lives.lives.iter().map(|life| {
@@ -174,20 +175,20 @@ impl Memories {
                 _ => Memory::No,
             }
         });
-        Memories(memory.collect())
+        memory.collect()
     }
 }
 
 fn segment(ordinal: Option<u16>, size: u64, mapped: bool, carries: bool) -> Memory {
-    match ordinal {
-        Some(ordinal) if size > 0 => Memory::Segment {
+    let segment = |ordinal| {
+        Memory::Segment(Segment {
             ordinal,
             size,
             mapped,
             carries,
-        },
-        _ => Memory::No,
-    }
+        })
+    };
+    ordinal.filter(|_| size > 0).map_or(Memory::No, segment)
 }
 
 #[derive(Clone, Copy)]
@@ -199,7 +200,7 @@ struct Waiting {
 
 struct Writer<'l> {
     lives: &'l Lives,
-    memory: Memories,
+    memory: Vec<Memory>,
     /// Live segments: the end and the life of each, by address.
     segments: BTreeMap<u64, (u64, u32)>,
     /// Live blocks in segments, by address.
@@ -214,13 +215,13 @@ impl Writer<'_> {
     fn begin(&mut self) {
         let lives = self.lives;
         for (life, &Life { address, .. }) in lives.at_begin() {
-            if let Memory::Segment { size, .. } = self.memory.0[life] {
+            if let Memory::Segment(Segment { size, .. }) = self.memory[life] {
                 self.segments
                     .insert(address, (address.saturating_add(size), life as u32));
             }
         }
         for (life, of) in lives.at_begin() {
-            if let Memory::Block { .. } = self.memory.0[life] {
+            if let Memory::Block { .. } = self.memory[life] {
                 if self.covers(of) {
                     self.blocks.insert(of.address, life as u32);
                 } else {
@@ -232,7 +233,7 @@ impl Writer<'_> {
 
     fn follow(&mut self, number: u32, is_free: bool, time_ns: u64) {
         let life = &self.lives.lives[number as usize];
-        match (self.memory.0[number as usize], is_free) {
+        match (self.memory[number as usize], is_free) {
             (Memory::No, _) => {}
             (Memory::Block { .. }, true) => {
                 if self.blocks.get(&life.address) == Some(&number) {
@@ -244,8 +245,8 @@ impl Writer<'_> {
             }
             (Memory::Block { .. }, _) if self.covers(life) => self.begin_block(number, time_ns),
             (Memory::Block { .. }, _) => self.wait(number, false),
-            (Memory::Segment { .. }, true) => self.end_segment(number, time_ns),
-            (Memory::Segment { .. }, _) => self.begin_segment(number, time_ns),
+            (Memory::Segment(segment), true) => self.end_segment(number, segment, time_ns),
+            (Memory::Segment(segment), _) => self.begin_segment(number, segment, time_ns),
         }
     }
 
@@ -273,7 +274,8 @@ impl Writer<'_> {
     fn push(&mut self, number: u32, action: Action, size: u64, time_ns: u64) {
         let life = &self.lives.lives[number as usize];
         let site: &Site = &self.lives.sites[life.site as usize];
-        let (Memory::Block { ordinal } | Memory::Segment { ordinal, .. }) = self.memory.0[number as usize] else {
+        let (Memory::Block { ordinal } | Memory::Segment(Segment { ordinal, .. })) = self.memory[number as usize]
+        else {
             return;
         };
         self.traces.push(
@@ -302,21 +304,14 @@ impl Writer<'_> {
         self.push(number, Action::FreeCompleted, life.bytes, time_ns);
     }
 
-    fn begin_segment(&mut self, number: u32, time_ns: u64) {
-        let Memory::Segment {
+    fn begin_segment(&mut self, number: u32, segment: Segment, time_ns: u64) {
+        let Segment {
             size, mapped, carries, ..
-        } = self.memory.0[number as usize]
-        else {
-            return;
-        };
+        } = segment;
         let start = self.lives.lives[number as usize].address;
         let end = start.saturating_add(size);
-        let action = if mapped {
-            Action::SegmentMap
-        } else {
-            Action::SegmentAlloc
-        };
-        self.push(number, action, size, time_ns);
+        let [plain, map] = [Action::SegmentAlloc, Action::SegmentMap];
+        self.push(number, if mapped { map } else { plain }, size, time_ns);
         self.segments.insert(start, (end, number));
         if !carries {
             self.push(number, Action::Alloc, size, time_ns);
@@ -331,13 +326,10 @@ impl Writer<'_> {
         }
     }
 
-    fn end_segment(&mut self, number: u32, time_ns: u64) {
-        let Memory::Segment {
+    fn end_segment(&mut self, number: u32, segment: Segment, time_ns: u64) {
+        let Segment {
             size, mapped, carries, ..
-        } = self.memory.0[number as usize]
-        else {
-            return;
-        };
+        } = segment;
         let start = self.lives.lives[number as usize].address;
         if self.segments.get(&start).is_none_or(|&(_, life)| life != number) {
             return;
@@ -359,12 +351,8 @@ impl Writer<'_> {
             self.push(number, Action::FreeRequested, size, time_ns);
             self.push(number, Action::FreeCompleted, size, time_ns);
         }
-        let action = if mapped {
-            Action::SegmentUnmap
-        } else {
-            Action::SegmentFree
-        };
-        self.push(number, action, size, time_ns);
+        let [plain, unmap] = [Action::SegmentFree, Action::SegmentUnmap];
+        self.push(number, if mapped { unmap } else { plain }, size, time_ns);
         self.segments.remove(&start);
     }
 }

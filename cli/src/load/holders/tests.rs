@@ -150,7 +150,7 @@ fn blocks_freed_during_the_search_have_no_path_any_more() {
         row.time_ns += u64::from(row.address == reused);
     });
     let mut holders = before.holders.clone().expect("searched");
-    drop_freed(&mut holders, &after);
+    drop_all_but(&mut holders, &live_blocks(&after));
     let all = before.holders.expect("searched");
     let changed = holders.blocks.iter().filter(|held| holders.paths[held.path].changed);
     assert_eq!((changed.count(), holders.blocks.len()), (2, all.blocks.len()));

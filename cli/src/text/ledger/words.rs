@@ -7,8 +7,8 @@ use culeak::analysis::ledger::{
 use super::{balance, counted, units};
 use crate::document::short_name;
 use crate::escape::Escaped;
-use crate::text::units::plural;
-use crate::text::units::when;
+use crate::text::parts;
+use crate::text::units::{plural, when};
 
 /// Parts of a peak.
 const PURPOSES_SHOWN: usize = 4;
@@ -197,8 +197,7 @@ pub fn details(line: &Line) -> Vec<(u64, String)> {
 
 fn pool(pool: &MemoryPool) -> String {
     let handle = pool.handle.map_or(String::new(), |handle| format!(" {handle:#x}"));
-    let place = pool.place.as_ref();
-    let place = place.map_or(String::new(), |place| format!("  {}", Escaped(place)));
+    let place = parts::behind(pool.place.as_deref());
     let of = match (pool.of, &pool.name) {
         (PoolOf::Device, _) => "default pool".to_owned(),
         (PoolOf::Graphs, _) => "memory of graphs".to_owned(),
@@ -218,10 +217,7 @@ fn pool(pool: &MemoryPool) -> String {
 
 fn part(line: &Line, part: &Part) -> String {
     let name = Escaped(&short_name(&part.name)).to_string();
-    let place = part
-        .place
-        .as_ref()
-        .map_or(String::new(), |place| format!("  {}", Escaped(place)));
+    let place = parts::behind(part.place.as_deref());
     let call = part.call.map_or(String::new(), |call| format!("{} in ", Escaped(call)));
     let text = match (line.what, part.replaced_bytes) {
         (LineKind::Rounding, _) => format!("blocks of {name}{place}"),
