@@ -398,7 +398,8 @@ fn storages_of_tensors_are_found_by_their_class_where_pytorchs_allocator_is_not_
             "has given out no block, as with PYTORCH_NO_CUDA_MEMORY_CACHING=1",
         ),
     ] {
-        let (mut child, _folder, [count, bytes_held]) = unrecorded(&[allocator, "-DSTORAGES"]);
+        let (mut child, folder, [count, bytes_held]) = unrecorded(&[allocator, "-DSTORAGES"]);
+        let asked = folder.path().join("asked");
         let pid = child.id().to_string();
         let why = json(&["why", &pid, "--json"]);
         assert_eq!(
@@ -411,6 +412,7 @@ fn storages_of_tensors_are_found_by_their_class_where_pytorchs_allocator_is_not_
             .env("LD_LIBRARY_PATH", nvml.parent().expect("a folder"))
             .env("NVML_PID", &pid)
             .env("NVML_OWN", (520u64 << 20).to_string())
+            .env("NVML_ASKED", &asked)
             .output();
         let said = String::from_utf8(output.expect("the CLI starts").stderr).expect("text");
         let found = format!(
@@ -419,6 +421,9 @@ fn storages_of_tensors_are_found_by_their_class_where_pytorchs_allocator_is_not_
             culeak::analysis::words::bytes(bytes_held)
         );
         assert_eq!(said.matches(&found).count(), 1, "{found}: {said}");
+        // The process is read before the search and after it.
+        let asked = std::fs::read_to_string(asked).expect("NVML was asked");
+        assert!(asked.lines().count() >= 2, "{asked}");
         drop(child.stdin.take());
         child.wait().expect("ended");
     }
@@ -433,7 +438,7 @@ fn objects_of_a_library_that_are_not_understood_are_counted() {
         .expect("the CLI starts");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(
-        said.contains("1 of 22 objects of numba's memory are not understood"),
+        said.contains("1 of 64 objects of numba's memory are not understood"),
         "{said}"
     );
     drop(child.stdin.take());

@@ -49,9 +49,7 @@ const FROZEN: &str = "gc.collect() frees it only after gc.unfreeze()";
 const ONLY_NUMBER: &str = "held as a number";
 const ONLY_END: &str = "the pointer may be the end of the block before it";
 const SHARED: &str = "in memory shared with other processes";
-const INACCESSIBLE: &str = "in memory that the program made inaccessible";
 const ONLY_SHARED: &str = "only shared memory that nothing points to has a pointer to it";
-const ONLY_INACCESSIBLE: &str = "only inaccessible memory that nothing points to has a pointer to it";
 
 /// # Errors
 /// See [`crate::search`].
@@ -73,6 +71,7 @@ pub fn search(
     let mut changed = Vec::new();
     let mut best: Vec<Option<Answer>> = vec![None; blocks.len()];
     let mut is_freed = vec![false; blocks.len()];
+    let mut missing_stacks = None;
     let mut left_out = 0;
     let mut left_out_by_stop = LeftOut::default();
     // A block is lost if it is so in each copy, so the copy in which the fewest threads ran decides.
@@ -115,8 +114,8 @@ pub fn search(
         search.visited += searched.graph.len() as u64 - 1;
         search.torn += searched.torn;
         search.python = searched.python.as_ref().map(Python::version);
-        let lacks_stack = searched.native.lacks_stack();
-        let is_partial = searched.stopped.is_some() || lacks_stack;
+        missing_stacks = searched.native.missing_stacks(source.pid().is_some());
+        let is_partial = searched.stopped.is_some() || missing_stacks.is_some();
         let is_better = |block: &usize| {
             // The part that was not searched may hold it.
             if is_partial && searched.found[*block].class == Class::Lost {
@@ -147,7 +146,7 @@ pub fn search(
         // A later copy may have been searched to its end.
         search.stopped = searched
             .stopped
-            .or((lacks_stack && best.contains(&None)).then_some(Stop::Stack));
+            .or((missing_stacks.is_some() && best.contains(&None)).then_some(Stop::Stack));
         left_out_by_stop = searched.left_out_by_stop;
         left_out = left_out.max(searched.left_out);
         running = running.min(threads_running(&copy));
@@ -175,6 +174,7 @@ pub fn search(
     let is_answered = |(answer, is_freed): (&Option<Answer>, &bool)| *is_freed || answer.is_some();
     let has_all = best.iter().zip(&is_freed).all(is_answered);
     search.stopped.take_if(|why| *why == Stop::Stack && has_all);
+    limits.extend(missing_stacks.filter(|_| best.contains(&None)));
     let of_memory = best.iter().zip(blocks).filter(|(_, block)| !block.is_handle);
     let mut answers = of_memory.flat_map(|(answer, _)| answer);
     if answers.any(|(class, _)| *class == Class::Lost) {
@@ -313,8 +313,10 @@ fn examine<'c, 's>(
         .map(|pointer| pointer.map(|pointer| of_pointer(&walk.graph, pointer)))
         .collect();
     for found in found.iter_mut().flatten().filter(|found| found.phase == Phase::Rest) {
-        let note = |shared| if shared { SHARED } else { INACCESSIBLE };
-        found.note = found.note.or(apart_on_path(&walk, found.last.0).map(note));
+        // The path leads through memory that is searched apart.
+        let mut path = walk.graph.way_up(found.last.0);
+        let is_shared = path.any(|node| walk.apart.entered.contains(&node));
+        found.note = found.note.or(is_shared.then_some(SHARED));
     }
     let doubtful = reached_from(
         copy,
@@ -336,7 +338,8 @@ fn examine<'c, 's>(
     let evidence = Evidence::find(&mut walk, &unreached, &found, &statics);
     let by_native = |found: &&mut Explanation| found.class == Class::NativeHolder;
     let limits = [&walk.native.limits[..], &copy.source().limits()].concat();
-    let is_whole = limits.is_empty() && walk.apart.left_out == 0 && walk.budget.stopped().is_none();
+    let has_stacks = walk.native.missing_stacks(false).is_none();
+    let is_whole = limits.is_empty() && has_stacks && walk.apart.left_out == 0 && walk.budget.stopped().is_none();
     for found in found.iter_mut().flatten().filter(by_native) {
         evidence.judge(&walk.graph, found, is_whole);
     }
@@ -436,12 +439,6 @@ fn of_pointer(graph: &Graph, pointer: Pointer) -> Explanation {
     }
 }
 
-/// Whether the path to this node leads through memory that is searched apart, and whether that is shared.
-fn apart_on_path(walk: &Walk, node: NodeId) -> Option<bool> {
-    let mut path = walk.graph.way_up(node);
-    path.find_map(|node| walk.apart.entered.get(&node).copied())
-}
-
 /// The class of a block that no walk reached.
 fn unreached_block(walk: &mut Walk, evidence: &Evidence, records: &Records, block: usize) -> Explanation {
     let lost = Explanation {
@@ -504,9 +501,8 @@ fn unreached_block(walk: &mut Walk, evidence: &Evidence, records: &Records, bloc
             };
         }
     }
-    let note = |shared: bool| if shared { ONLY_SHARED } else { ONLY_INACCESSIBLE };
     Explanation {
-        note: walk.apart.pointed.get(block).copied().flatten().map(note),
+        note: walk.apart.pointed.contains(&block).then_some(ONLY_SHARED),
         ..lost
     }
 }

@@ -310,13 +310,13 @@ fn same_file(source: &dyn Source, first: &Region, headers: &Headers, build_id: &
     [Some(source.file(Path::new(&first.name))), mapped]
         .into_iter()
         .flatten()
-        .find(|path| {
-            let Ok(file) = culeak::reader::open_regular(path) else {
-                return false;
-            };
-            let found = Headers::read(&|offset, buffer| file.read_exact_at(buffer, offset).is_ok());
-            found.is_some_and(|found| found == *headers && self::build_id(&file, &found) == build_id)
-        })
+        .find(|path| culeak::reader::open_regular(path).is_ok_and(|file| is_that(&file, headers, Some(build_id))))
+}
+
+/// Whether a file has these headers and this build id, if that is known.
+pub(crate) fn is_that(file: &File, headers: &Headers, id: Option<&[u8]>) -> bool {
+    let found = Headers::read(&|offset, buffer| file.read_exact_at(buffer, offset).is_ok());
+    found.is_some_and(|found| found == *headers && id.is_none_or(|id| build_id(file, headers) == id))
 }
 
 #[cfg(test)]

@@ -141,7 +141,7 @@ impl Native {
         native.root_ranges.retain(|range| !range.is_empty());
         native.root_ranges.sort_by_key(|range| range.start);
         native.driver = Driver::find(copy, modules, &native);
-        native.note_limits(copy.source().pid().is_some());
+        native.note_limits();
         native
     }
 
@@ -381,34 +381,35 @@ impl Native {
         self.starts = Bits::of(copy.granules() * 2, starts);
     }
 
-    /// Whether the stack of a thread was not found: what only that points to looks lost.
-    pub fn lacks_stack(&self) -> bool {
-        self.stacks.iter().any(|stack| stack.missing().is_some())
+    /// That the stack of a thread was not found, as a sentence: what only that points to looks lost. `is_live`: of a process that can
+    /// be read again.
+    pub fn missing_stacks(&self, is_live: bool) -> Option<String> {
+        let missing: Vec<u32> = self.stacks.iter().filter_map(Stack::missing).collect();
+        let (which, them) = match missing[..] {
+            [] => return None,
+            [only] => (format!("the stack of thread {only} was"), "it"),
+            [first, ..] => (
+                format!("the stacks of {} threads, such as {first}, were", missing.len()),
+                "them",
+            ),
+        };
+        let runs = |stack: &Stack| stack.missing().is_some() && stack.thread.stack_pointer.is_none();
+        let advice = match is_live && self.stacks.iter().any(runs) {
+            true => format!("; --pause finds {them}"),
+            false => String::new(),
+        };
+        Some(format!(
+            "{which} not found, so what holds a block to which nothing else points is not known{advice}"
+        ))
     }
 
-    /// `is_live`: of a process that can be read again.
-    fn note_limits(&mut self, is_live: bool) {
+    fn note_limits(&mut self) {
         let gaps: u64 = self.heaps.gaps.iter().map(|gap| self.pages.bytes(gap.clone())).sum();
         if gaps > 0 {
             self.limits.push(format!(
                 "{} of malloc's heaps are damaged or changed while they were copied: pointers into them are followed for \
                  {WINDOW} bytes",
                 words::bytes(gaps)
-            ));
-        }
-        let missing: Vec<u32> = self.stacks.iter().filter_map(Stack::missing).collect();
-        if let Some(first) = missing.first() {
-            let (which, them) = match missing.len() {
-                1 => (format!("the stack of thread {first} was"), "it"),
-                count => (format!("the stacks of {count} threads, such as {first}, were"), "them"),
-            };
-            let runs = |stack: &Stack| stack.missing().is_some() && stack.thread.stack_pointer.is_none();
-            let advice = match is_live && self.stacks.iter().any(runs) {
-                true => format!("; --pause finds {them}"),
-                false => String::new(),
-            };
-            self.limits.push(format!(
-                "{which} not found, so what holds a block to which nothing else points is not known{advice}"
             ));
         }
         if roots::are_locals_missing(&self.stacks) {
@@ -443,7 +444,7 @@ impl Native {
             },
             RootSort::Stack | RootSort::WholeStack => of_thread("stack"),
             RootSort::Registers => of_thread("registers"),
-            RootSort::ThreadLocals => match self.thread_local(modules, address) {
+            RootSort::ThreadLocals | RootSort::Descriptor => match self.thread_local(modules, address) {
                 Some((variable, module, _)) => {
                     let file = modules.all().get(module).map_or("", Module::file_name);
                     of_thread(&format!("thread-local variable {variable} in {file}"))
@@ -458,7 +459,7 @@ impl Native {
         match root.sort {
             RootSort::Globals => modules.variable(address).map(|(_, range)| range),
             RootSort::ThreadLocals => self.thread_local(modules, address).map(|(.., range)| range),
-            RootSort::Stack | RootSort::WholeStack | RootSort::Registers => None,
+            RootSort::Descriptor | RootSort::Stack | RootSort::WholeStack | RootSort::Registers => None,
         }
     }
 

@@ -78,7 +78,9 @@ pub struct LibraryBlocks {
     pub library: &'static Library,
     /// By address.
     pub blocks: Vec<LiveBlock>,
-    /// Objects that are not understood and whose memory is left out: fewer than those that are.
+    /// All objects that the library has for memory, those without any included.
+    pub objects: usize,
+    /// Those that are not understood and whose memory is left out: half of them at most.
     pub others: usize,
 }
 
@@ -162,6 +164,7 @@ fn found(
     Ok(Some(LibraryBlocks {
         library,
         blocks,
+        objects: understood + others,
         others,
     }))
 }

@@ -1,7 +1,9 @@
 //! Where memory is read from: a live process, or a core file.
 
+use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use culeak::proc::Mapping;
@@ -73,6 +75,20 @@ pub struct Thread {
 pub(crate) fn regions_of(source: &dyn Source) -> Result<Vec<Region>, String> {
     let regions = source.regions();
     regions.map_err(|error| format!("its memory map cannot be read ({error})"))
+}
+
+/// Reads up to the end of the file, or to what cannot be read; returns the bytes.
+pub(crate) fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> usize {
+    let mut done = 0;
+    while done < buffer.len() {
+        match file.read_at(&mut buffer[done..], offset + done as u64) {
+            Ok(0) => break,
+            Ok(read) => done += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => break,
+        }
+    }
+    done
 }
 
 /// A process, alive or dead. Addresses are those of the process. A large copy is read by several threads.

@@ -329,10 +329,6 @@ fn pointers_outside_private_writable_memory_hold() {
             path(label)
         );
     }
-    assert_eq!(
-        note("inaccessible"),
-        Some("in memory that the program made inaccessible")
-    );
     for label in ["read-only", "read-only-global", "read-only-in-chunk", "read-only-chain"] {
         assert_eq!(note(label), None, "{label}");
     }

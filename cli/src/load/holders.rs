@@ -84,7 +84,11 @@ pub struct Wanted {
 ///
 /// # Errors
 /// It cannot be read.
-pub fn read(place: &Place, host: bool, load: impl Fn(&Place) -> Result<Loaded, Failure>) -> Result<Loaded, Failure> {
+pub fn read(
+    place: &Place,
+    host: bool,
+    load: impl FnOnce(&Place) -> Result<Loaded, Failure>,
+) -> Result<Loaded, Failure> {
     match (place, load(place)) {
         (Place::Process(pid), Err(failure)) if host && super::process::is_unrecorded(*pid) => {
             Ok(unrecorded::without_blocks(*pid, &failure))
@@ -143,9 +147,10 @@ pub fn of_stopped(pid: u32, wanted: &Wanted, name: impl FnOnce(&mut Loaded)) -> 
     source
         .pause(true)
         .map_err(|error| failed(Error::Read("the process cannot be stopped".to_owned(), error)))?;
+    let mut notes = Vec::new();
     let item = read(&place, wanted.host, |place| match super::recording_of(pid) {
         Err(failure) if super::process::is_unrecorded(pid) => {
-            unrecorded::load_within(wanted.limit.unwrap_or(LIMIT), pid, failure)
+            unrecorded::load_within(wanted.limit.unwrap_or(LIMIT), pid, failure, &mut notes)
         }
         _ => place.load(),
     });
@@ -154,6 +159,7 @@ pub fn of_stopped(pid: u32, wanted: &Wanted, name: impl FnOnce(&mut Loaded)) -> 
     let copied = began.elapsed() - read;
     let _ = source.pause(false);
     let paused = began.elapsed();
+    unrecorded::mention(pid, notes);
     let (copy, mut item) = copy?;
     let copy = copy.map_err(failed)?;
     name(&mut item);

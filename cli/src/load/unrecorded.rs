@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use std::{fs, str};
+use std::{fs, io, str};
 
 use culeak::kind::Kind;
 use culeak::proc;
@@ -54,8 +54,6 @@ impl Given {
 
 const DISAGREES: &str = "the sum of its blocks was not found among the statistics of PyTorch's allocator: the program allocates all the \
      time, or has an unknown version of it; blocks may be missing (`culeak why --pause` stops it)";
-/// Bytes that were found follow.
-const FOUND: &str = "; found: ";
 const BY_CLASS: &str =
     "the storages of its tensors were found by their class instead, without segments and what the allocator has cached";
 const SEGMENTS: &str = "PyTorch's segments could not all be read: their sum was not found among the statistics of its allocator, so \
@@ -66,44 +64,42 @@ const SEGMENTS: &str = "PyTorch's segments could not all be read: their sum was 
 /// # Errors
 /// There is nothing to read; the message says why and what to do.
 pub fn load(pid: u32, unrecorded: Failure) -> Result<Loaded, Failure> {
-    load_within(LIMIT, pid, unrecorded).map_err(|failure| match of_driver(pid) {
+    let mut notes = Vec::new();
+    let loaded = load_within(LIMIT, pid, unrecorded, &mut notes).map_err(|failure| match usage::of_process(pid) {
         Some(bytes) => Failure::new(format!(
             "{}; NVML counts {} for it",
             failure.message,
             units::bytes(bytes)
         )),
         None => failure,
-    })
+    });
+    mention(pid, notes);
+    loaded
 }
 
-/// What NVML counts for the process. A view asks again and again.
-fn of_driver(pid: u32) -> Option<u64> {
-    static ASKED: Mutex<BTreeMap<u32, Option<u64>>> = Mutex::new(BTreeMap::new());
-    let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
-    *asked.entry(pid).or_insert_with(|| usage::of_process(pid))
+/// What is to be said of a process.
+pub struct Note {
+    text: String,
+    /// Bytes that were found; how much NVML counts is added.
+    found: Option<u64>,
+}
+
+impl Note {
+    fn of(text: String) -> Note {
+        Note { text, found: None }
+    }
 }
 
 /// What was read of PyTorch's allocator, and what is to be said of it: why, and how much of what NVML counts was found.
-fn of_pytorch(live: LiveBlocks, pid: u32) -> (Vec<Given>, Option<String>) {
-    let found = live
-        .blocks
-        .iter()
-        .fold(0u64, |sum, block| sum.saturating_add(block.bytes));
-    let share = || {
-        let found = units::bytes(found);
-        match of_driver(pid) {
-            Some(all) => format!(
-                "{FOUND}{found} of {} that NVML counts for the process",
-                units::bytes(all)
-            ),
-            None => format!("{FOUND}{found}; NVML does not say how much the process has"),
-        }
-    };
+fn of_pytorch(live: LiveBlocks) -> (Vec<Given>, Option<Note>) {
+    let bytes = live.blocks.iter().map(|block| block.bytes);
+    let found = Some(bytes.fold(0, u64::saturating_add));
     let note = match &live.by_class {
-        Some(why) => Some(format!("{why}; {BY_CLASS}{}", share())),
-        None if !live.agrees => Some(format!("{DISAGREES}{}", share())),
-        None => (!live.has_all_segments).then(|| SEGMENTS.to_owned()),
+        Some(why) => Some((format!("{why}; {BY_CLASS}"), found)),
+        None if !live.agrees => Some((DISAGREES.to_owned(), found)),
+        None => (!live.has_all_segments).then(|| (SEGMENTS.to_owned(), None)),
     };
+    let note = note.map(|(text, found)| Note { text, found });
     let function = if live.by_class.is_some() {
         "c10::StorageImpl"
     } else {
@@ -115,8 +111,8 @@ fn of_pytorch(live: LiveBlocks, pid: u32) -> (Vec<Given>, Option<String>) {
     ([tensors].into_iter().chain(memory).collect(), note)
 }
 
-/// As above, for no longer than this.
-pub fn load_within(limit: Duration, pid: u32, unrecorded: Failure) -> Result<Loaded, Failure> {
+/// As above, for no longer than this. What is to be said is added to the notes, for [`mention`]: the process may be stopped.
+pub fn load_within(limit: Duration, pid: u32, unrecorded: Failure, notes: &mut Vec<Note>) -> Result<Loaded, Failure> {
     let failure = |why: String| {
         Failure::new(format!(
             "{}; without a recording, culeak can only read the allocators of {READABLE} in a process, and {why}",
@@ -128,9 +124,8 @@ pub fn load_within(limit: Duration, pid: u32, unrecorded: Failure) -> Result<Loa
     let executed = executable();
     let process = live::Process::new(pid).map_err(|error| failure(error.to_string()))?;
     let deadline = Deadline::after(limit);
-    let mut notes = Vec::new();
     let of_pytorch = pytorch::live_blocks(&process, deadline).map(|live| {
-        let (given, note) = of_pytorch(live?, pid);
+        let (given, note) = of_pytorch(live?);
         notes.extend(note);
         Some(given)
     });
@@ -138,7 +133,7 @@ pub fn load_within(limit: Duration, pid: u32, unrecorded: Failure) -> Result<Loa
         .map(|live| Some(vec![Given::by(Kind::Buffer, "BFCAllocator", "XLA", live?)]));
     let of_libraries = objects::live_blocks(&process, deadline).into_iter().map(|read| {
         let read = read?;
-        notes.extend(left_out(&read));
+        notes.extend(left_out(&read).map(Note::of));
         let blocks = Given::by(Kind::Block, read.library.allocator, read.library.name, read.blocks);
         Ok(Some(vec![blocks]))
     });
@@ -151,21 +146,18 @@ pub fn load_within(limit: Duration, pid: u32, unrecorded: Failure) -> Result<Loa
         }
     }
     if given.is_empty() {
-        return Err(failure(nothing(
-            process.regions().is_ok(),
-            executable() == executed,
-            &unread,
-        )));
+        let map = process.regions().map(|_| ());
+        return Err(failure(nothing(map, executable() == executed, &unread)));
     }
-    notes.extend(unread.iter().map(|why| format!("not read: {why}")));
-    notes.into_iter().for_each(|note| mention(pid, note));
+    notes.extend(unread.iter().map(|why| Note::of(format!("not read: {why}"))));
     Ok(of_process(pid, snapshot(pid, &given)))
 }
 
-/// Why nothing was read. A process that goes away meanwhile leaves anything to read.
-fn nothing(runs: bool, is_same_program: bool, unread: &[String]) -> String {
-    match (runs, is_same_program, unread) {
-        (false, ..) => "it ended while it was read".to_owned(),
+/// Why nothing was read. A process that goes away meanwhile leaves anything to read. `map`: whether its memory map can be read now.
+fn nothing(map: io::Result<()>, is_same_program: bool, unread: &[String]) -> String {
+    match (map, is_same_program, unread) {
+        (Err(error), ..) if error.kind() == io::ErrorKind::PermissionDenied => error.to_string(),
+        (Err(_), ..) => "it ended while it was read".to_owned(),
         (_, false, _) => "it executed another program while it was read".to_owned(),
         (.., []) => "it uses none of them".to_owned(),
         (.., unread) => unread.join("; "),
@@ -175,13 +167,13 @@ fn nothing(runs: bool, is_same_program: bool, unread: &[String]) -> String {
 fn left_out(read: &LibraryBlocks) -> Option<String> {
     let LibraryBlocks {
         library,
-        blocks,
+        objects,
         others,
+        ..
     } = read;
     (*others > 0).then(|| {
         format!(
-            "{others} of {} objects of {}'s memory are not understood and are left out; how many bytes they have is not known",
-            blocks.len() + others,
+            "{others} of {objects} objects of {}'s memory are not understood and are left out; how many bytes they have is not known",
             library.name
         )
     })
@@ -195,10 +187,8 @@ fn of_process(pid: u32, snapshot: Snapshot) -> Loaded {
 /// A process of which no block is known. `failure`: why none can be read.
 pub fn without_blocks(pid: u32, failure: &Failure) -> Loaded {
     let why = failure.message.strip_prefix(&format!("process {pid}: "));
-    mention(
-        pid,
-        format!("its GPU memory is not known: {}", why.unwrap_or(&failure.message)),
-    );
+    let why = why.unwrap_or(&failure.message);
+    mention(pid, vec![Note::of(format!("its GPU memory is not known: {why}"))]);
     of_process(pid, snapshot(pid, &[]))
 }
 
@@ -219,7 +209,7 @@ pub fn of_history(pid: u32, bytes: &[u8]) -> Result<Loaded, String> {
     Ok(of_process(pid, snapshot))
 }
 
-/// What was said about each process, by what comes before [`FOUND`].
+/// What was said about each process, by the text of the note.
 static SAID: Mutex<BTreeMap<(u32, String), String>> = Mutex::new(BTreeMap::new());
 
 /// What was said about a process.
@@ -234,12 +224,21 @@ pub fn forget_notes() {
     SAID.lock().unwrap_or_else(PoisonError::into_inner).clear();
 }
 
-/// It is read again after a search, when other bytes may be found.
-fn mention(pid: u32, note: String) {
-    let subject = note.split(FOUND).next().unwrap_or_default().to_owned();
-    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
-    if said.insert((pid, subject), note.clone()).is_none() {
-        progress::note(format_args!("note: process {pid}: {note}"));
+/// Says each note once. The process is read again after a search, when other bytes may be found. It must run: NVML is asked about it.
+pub fn mention(pid: u32, notes: Vec<Note>) {
+    for Note { text, found } in notes {
+        let note = match found.map(|found| (units::bytes(found), usage::of_process(pid))) {
+            None => text.clone(),
+            Some((found, Some(all))) => format!(
+                "{text}; found: {found} of {} that NVML counts for the process",
+                units::bytes(all)
+            ),
+            Some((found, None)) => format!("{text}; found: {found}; NVML does not say how much the process has"),
+        };
+        let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+        if said.insert((pid, text), note.clone()).is_none() {
+            progress::note(format_args!("note: process {pid}: {note}"));
+        }
     }
 }
 
@@ -358,14 +357,19 @@ pub fn started(folder: &Path) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Error, ErrorKind};
+
     use super::nothing;
 
     #[test]
     fn a_process_that_goes_away_is_not_said_to_have_an_unknown_layout() {
         let unread = ["its layout is not understood".to_owned()];
-        assert_eq!(nothing(true, true, &unread), unread[0]);
-        assert_eq!(nothing(true, true, &[]), "it uses none of them");
-        assert!(nothing(false, false, &unread).starts_with("it ended"));
-        assert!(nothing(true, false, &unread).starts_with("it executed another program"));
+        assert_eq!(nothing(Ok(()), true, &unread), unread[0]);
+        assert_eq!(nothing(Ok(()), true, &[]), "it uses none of them");
+        let ended = || Err(ErrorKind::NotFound.into());
+        assert!(nothing(ended(), false, &unread).starts_with("it ended"));
+        assert!(nothing(Ok(()), false, &unread).starts_with("it executed another program"));
+        let refused = Error::new(ErrorKind::PermissionDenied, "access is refused");
+        assert_eq!(nothing(Err(refused), false, &unread), "access is refused");
     }
 }

@@ -256,7 +256,7 @@ PART hold_in_odd_places() {
     global_shorter.pop_back();
     global_queue = new Queue;
     global_queue->queue.push_back(block("queue in an object", "held", "global", "global_queue"));
-    if (!getenv("WITHOUT_A_QUEUE")) fill_a_queue();
+    fill_a_queue();
     global_members = new Members;
     for (int key = 0; key < 9; key++) global_members->map[key] = key;
     global_members->behind = block("behind a map", "held", "global|heap", "");

@@ -1,7 +1,6 @@
-//! Memory that is searched only for blocks which nothing else holds: memory that is shared with other processes, and memory
-//! that the program made inaccessible.
+//! Memory that is searched only for blocks which nothing else holds: memory that is shared with other processes.
 //!
-//! It is not part of the copy, because shared memory may be larger than all other memory, and is rarely where pointers are.
+//! It is not part of the copy, because it may be larger than all other memory, and is rarely where pointers are.
 //! Small areas come first, so that a large one does not take the room of all others.
 
 use std::ops::Range;
@@ -15,15 +14,11 @@ use crate::starts_with_one;
 pub const MOST: u64 = 2 << 30;
 /// Bytes that are read at a time.
 const PIECE: u64 = 1 << 20;
-/// The largest inaccessible mapping that is looked at; larger ones are reservations.
-const RESERVATION: u64 = 64 << 30;
 
 /// One mapping.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Area {
     pub range: Range<u64>,
-    /// Other processes may have it too; otherwise it is inaccessible.
-    pub shared: bool,
     /// What exists of it and is searched, whole pages in order.
     pub present: Vec<Range<u64>>,
 }
@@ -43,7 +38,7 @@ impl Apart {
         for region in regions.iter().filter(|region| is_apart(region)) {
             let (mut present, mut unreadable) = (Vec::new(), 0);
             for part in without(&region.range, excluded) {
-                unreadable += if region.shared { source.left_out(&part) } else { 0 };
+                unreadable += source.left_out(&part);
                 for run in source.present(part) {
                     append(&mut present, run.start.next_multiple_of(PAGE)..run.end & !(PAGE - 1));
                 }
@@ -52,7 +47,6 @@ impl Apart {
             if !present.is_empty() && !is_recording(source, region, &present) {
                 areas.push(Area {
                     range: region.range.clone(),
-                    shared: region.shared,
                     present,
                 });
             }
@@ -111,14 +105,11 @@ impl Area {
 pub fn is_apart(region: &Region) -> bool {
     let name = region.name.as_str();
     let is_memory = starts_with_one(name, &["/dev/zero", "/dev/shm/", "/memfd:", "/SYSV"]);
-    if !region.shared {
-        let is_reservation = region.range.end - region.range.start > RESERVATION;
-        return !region.readable && !is_reservation && !is_special(region);
-    }
     // A file that the process can only read contains nothing of it.
     let is_data = is_memory || region.writable && name.starts_with('/') && !is_special(region);
     // The segments by which the CUDA driver shares memory with other processes.
-    is_data
+    region.shared
+        && is_data
         && !starts_with_one(name, &["/dmabuf", "/dev/shm/cuda.shm"])
         && !name.contains(".culeak")
         && !name.contains("culeak-run-")
@@ -146,12 +137,10 @@ mod tests {
             return mmap(0, pages * 4096L, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1, 0);
         }
         int main(void) {
-            char *large = mapped(1000, MAP_SHARED), *small = mapped(3, MAP_SHARED), *closed = mapped(2, MAP_PRIVATE);
+            char *large = mapped(1000, MAP_SHARED), *small = mapped(3, MAP_SHARED), *private = mapped(2, MAP_PRIVATE);
             for (int page = 0; page < 10; page++) large[page * 4096] = 1;
-            small[8] = small[8192] = 1;
-            closed[4096] = 1;
-            if (mprotect(closed, 8192, PROT_NONE)) return 1;
-            printf("%p %p %p\n", (void *)large, (void *)small, (void *)closed);
+            small[8] = small[8192] = private[0] = 1;
+            printf("%p %p\n", (void *)large, (void *)small);
             fflush(stdout);
             for (;;) pause();
         }
@@ -165,7 +154,7 @@ mod tests {
         let regions = process.regions().expect("readable");
         let number = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).expect("an address");
         let addresses: Vec<u64> = victim.line.split(' ').map(number).collect();
-        let [large, small, closed] = addresses[..] else {
+        let [large, small] = addresses[..] else {
             panic!("{}", victim.line)
         };
         let found = |most, excluded: &[Range<u64>]| {
@@ -174,25 +163,14 @@ mod tests {
             apart
                 .areas
                 .sort_by_key(|area| addresses.iter().position(|address| *address == area.range.start));
-            let parts = |area: Area| (area.range.start, area.shared, area.present);
+            let parts = |area: Area| (area.range.start, area.present);
             (apart.areas.into_iter().map(parts).collect::<Vec<_>>(), left_out)
         };
-        let of_small = (
-            small,
-            true,
-            vec![small..small + PAGE, small + 2 * PAGE..small + 3 * PAGE],
-        );
-        let of_closed = (closed, false, vec![closed + PAGE..closed + 2 * PAGE]);
-        let of_large = |pages: u64| (large, true, vec![large..large + pages * PAGE]);
-        assert_eq!(
-            found(MOST, &[]),
-            (vec![of_large(10), of_small.clone(), of_closed.clone()], 0)
-        );
-        assert_eq!(
-            found(5 * PAGE, &[]),
-            (vec![of_large(2), of_small.clone(), of_closed.clone()], 8 * PAGE)
-        );
+        let of_small = (small, vec![small..small + PAGE, small + 2 * PAGE..small + 3 * PAGE]);
+        let of_large = |pages: u64| (large, vec![large..large + pages * PAGE]);
+        assert_eq!(found(MOST, &[]), (vec![of_large(10), of_small.clone()], 0));
+        assert_eq!(found(4 * PAGE, &[]), (vec![of_large(2), of_small.clone()], 8 * PAGE));
         let excluded = [large..large + 1000 * PAGE];
-        assert_eq!(found(MOST, &excluded), (vec![of_small, of_closed], 0));
+        assert_eq!(found(MOST, &excluded), (vec![of_small], 0));
     }
 }

@@ -10,6 +10,7 @@
 use std::ops::Range;
 
 use super::pages::{Heap, Pages};
+use super::pools::Blocks;
 use crate::copy::{Image, PAGE};
 
 const SEGMENT: u64 = 32 << 20;
@@ -30,11 +31,8 @@ const LARGEST: u64 = 2 << 30;
 /// Blocks of one size.
 struct Run {
     record: u64,
-    first: u64,
     end: u64,
-    block: u64,
-    /// Those that were given out at least once.
-    capacity: u64,
+    blocks: Blocks,
 }
 
 /// The number of records of the segment that is here.
@@ -53,7 +51,7 @@ impl Run {
     /// The blocks whose first slice has this number.
     fn of(copy: &Image, segment: u64, slice: u64) -> Option<Run> {
         let record = segment + FIRST_RECORD + slice * RECORD;
-        let (slices, capacity) = (u64::from(copy.half(record)), copy.word(record + 8) >> 16 & 0xffff);
+        let (slices, carved) = (u64::from(copy.half(record)), copy.word(record + 8) >> 16 & 0xffff);
         let block = u64::from(copy.half(record + 28));
         if slices == 0 || slice + slices > copy.word(segment + SLICES) {
             return None;
@@ -68,14 +66,9 @@ impl Run {
             _ => start,
         };
         let block = if block < LARGEST { block } else { end - start };
-        let fits = capacity > 0 && capacity.checked_mul(block)? <= end.checked_sub(first)?;
-        fits.then_some(Run {
-            record,
-            first,
-            end,
-            block,
-            capacity,
-        })
+        let fits = carved > 0 && carved.checked_mul(block)? <= end.checked_sub(first)?;
+        let blocks = Blocks { first, block, carved };
+        fits.then_some(Run { record, end, blocks })
     }
 
     /// The blocks around this address.
@@ -86,32 +79,7 @@ impl Run {
         // In bytes of records.
         let offset = u64::from(copy.half(segment + FIRST_RECORD + slice * RECORD + 4));
         Run::of(copy, segment, slice.checked_sub(offset / RECORD)?)
-            .filter(|run| (run.first..run.end).contains(&address))
-    }
-
-    /// Calls `see` with each block that is in use.
-    fn each_block(&self, copy: &Image, mut see: impl FnMut(u64)) {
-        let mut is_free = vec![false; self.capacity as usize];
-        for list in LISTS {
-            let mut at = copy.word(self.record + list) & !3;
-            // A block occurs once, so a torn list ends at a block that was seen.
-            while let Some(index) = self.index(at)
-                && !std::mem::replace(&mut is_free[index as usize], true)
-            {
-                at = copy.word(at);
-            }
-        }
-        for (index, is_free) in (0..).zip(is_free) {
-            if !is_free {
-                see(self.first + index * self.block);
-            }
-        }
-    }
-
-    fn index(&self, block: u64) -> Option<u64> {
-        let offset = block.checked_sub(self.first)?;
-        let index = offset / self.block;
-        (offset.is_multiple_of(self.block) && index < self.capacity).then_some(index)
+            .filter(|run| (run.blocks.first..run.end).contains(&address))
     }
 }
 
@@ -132,7 +100,8 @@ pub fn find(copy: &Image, pages: &mut Pages, memory: &[Range<u64>]) {
                         pages.set_kind(copy, page..page + PAGE, Heap::Python);
                     }
                 }
-                run.each_block(copy, |block| {
+                let lists = LISTS.map(|list| copy.word(run.record + list) & !3);
+                run.blocks.each_used(copy, &lists, |block| {
                     if pages.kind_at(copy, block) == Heap::Python {
                         pages.add(copy, block);
                     }
@@ -146,13 +115,13 @@ pub fn find(copy: &Image, pages: &mut Pages, memory: &[Range<u64>]) {
 /// The size of the block that starts here.
 #[inline]
 pub fn block_bytes(copy: &Image, start: u64) -> u64 {
-    Run::around(copy, start).map_or(0, |run| run.block)
+    Run::around(copy, start).map_or(0, |run| run.blocks.block)
 }
 
 /// The start of the block that contains this address, whether it is in use or not.
 pub fn block_around(copy: &Image, address: u64) -> Option<u64> {
-    let run = Run::around(copy, address)?;
-    Some(address - (address - run.first) % run.block)
+    let Blocks { first, block, .. } = Run::around(copy, address)?.blocks;
+    Some(address - (address - first) % block)
 }
 
 #[cfg(test)]

@@ -11,67 +11,59 @@ use crate::copy::{Image, PAGE};
 
 const HEADER: u64 = 48;
 
-struct Pool {
-    base: u64,
-    block: u64,
-    /// Blocks that have been given out at least once.
-    carved: u64,
-    used: u64,
-    free: u64,
+/// Equal blocks side by side.
+pub(super) struct Blocks {
+    pub first: u64,
+    pub block: u64,
+    /// Those that have been given out at least once.
+    pub carved: u64,
 }
 
-impl Pool {
-    fn read(copy: &Image, base: u64, bytes: u64) -> Option<Pool> {
-        let class = u64::from(copy.half(base + 36));
-        let block = (class + 1) * 16;
-        if class >= 32 || u64::from(copy.half(base + 44)) != bytes - block {
-            return None;
-        }
-        let next = u64::from(copy.half(base + 40));
-        let used = u64::from(copy.half(base));
-        let free = copy.word(base + 8);
-        let carved = next.min(bytes).saturating_sub(HEADER) / block;
-        let is_pool = next >= HEADER
-            && (next - HEADER).is_multiple_of(block)
-            && used <= carved
-            && (free == 0 || (base + HEADER..base + bytes).contains(&free));
-        is_pool.then_some(Pool {
-            base,
-            block,
-            carved: carved.min((bytes - HEADER) / block),
-            used,
-            free,
-        })
-    }
-
-    /// Calls `see` with each block that is in use.
-    fn each_block(&self, copy: &Image, mut see: impl FnMut(u64)) {
-        if self.used == 0 {
-            return;
-        }
-        let mut is_free = [0u64; 16];
-        let mut at = self.free;
-        // A block occurs once, so a torn list ends at a block that was seen.
-        while let Some(index) = self.index(at) {
-            let (word, bit) = (&mut is_free[index as usize / 64], 1 << (index % 64));
-            if *word & bit != 0 {
-                break;
+impl Blocks {
+    /// Calls `see` with each block that is in none of the lists of free ones that begin here.
+    pub fn each_used(&self, copy: &Image, lists: &[u64], mut see: impl FnMut(u64)) {
+        let mut is_free = vec![false; self.carved as usize];
+        for list in lists {
+            let mut at = *list;
+            // A block occurs once, so a torn list ends at a block that was seen.
+            while let Some(index) = self.index(at)
+                && !std::mem::replace(&mut is_free[index as usize], true)
+            {
+                at = copy.word(at);
             }
-            *word |= bit;
-            at = copy.word(at);
         }
-        for index in 0..self.carved {
-            if is_free[index as usize / 64] >> (index % 64) & 1 == 0 {
-                see(self.base + HEADER + index * self.block);
+        for (index, is_free) in (0..).zip(is_free) {
+            if !is_free {
+                see(self.first + index * self.block);
             }
         }
     }
 
     fn index(&self, block: u64) -> Option<u64> {
-        let offset = block.checked_sub(self.base + HEADER)?;
+        let offset = block.checked_sub(self.first)?;
         let index = offset / self.block;
         (offset.is_multiple_of(self.block) && index < self.carved).then_some(index)
     }
+}
+
+/// The blocks of the pool that is here, how many are in use, and the first free one.
+fn pool(copy: &Image, base: u64, bytes: u64) -> Option<(Blocks, u64, u64)> {
+    let class = u64::from(copy.half(base + 36));
+    let block = (class + 1) * 16;
+    if class >= 32 || u64::from(copy.half(base + 44)) != bytes - block {
+        return None;
+    }
+    let next = u64::from(copy.half(base + 40));
+    let used = u64::from(copy.half(base));
+    let free = copy.word(base + 8);
+    let first = base + HEADER;
+    let carved = next.min(bytes).saturating_sub(HEADER) / block;
+    let is_pool = next >= HEADER
+        && (next - HEADER).is_multiple_of(block)
+        && used <= carved
+        && (free == 0 || (first..base + bytes).contains(&free));
+    let carved = carved.min((bytes - HEADER) / block);
+    is_pool.then_some((Blocks { first, block, carved }, used, free))
 }
 
 /// Finds the pools in anonymous memory without another owner. `pool_bytes`: 0 if the allocator is mimalloc.
@@ -87,9 +79,11 @@ pub fn find(copy: &Image, pages: &mut Pages, memory: &[Range<u64>], pool_bytes: 
             if !base.is_multiple_of(pool_bytes) || pages.kind_at(copy, base) != Heap::Unknown {
                 continue;
             }
-            if let Some(pool) = Pool::read(copy, base, pool_bytes) {
+            if let Some((blocks, used, free)) = pool(copy, base, pool_bytes) {
                 pages.set_kind(copy, base..base + pool_bytes, Heap::Python);
-                pool.each_block(copy, |block| pages.add(copy, block));
+                if used > 0 {
+                    blocks.each_used(copy, &[free], |block| pages.add(copy, block));
+                }
             }
         }
     }

@@ -37,7 +37,10 @@ pub struct NativeRoot {
 pub enum RootSort {
     /// Static memory of a loaded file.
     Globals,
+    /// Thread-local variables of the files that were loaded at the start.
     ThreadLocals,
+    /// glibc's struct pthread: what `pthread_setspecific` stored, and where the thread-local variables of files are that were loaded later.
+    Descriptor,
     Registers,
     /// From the stack pointer to the end of the stack.
     Stack,
@@ -48,7 +51,7 @@ pub enum RootSort {
 impl RootSort {
     /// It consists of variables.
     pub fn is_static(self) -> bool {
-        matches!(self, RootSort::Globals | RootSort::ThreadLocals)
+        matches!(self, RootSort::Globals | RootSort::ThreadLocals | RootSort::Descriptor)
     }
 }
 
@@ -247,7 +250,10 @@ impl Stack {
             range,
             values: Vec::new(),
         };
-        let locals = self.locals.clone().map(|range| root(RootSort::ThreadLocals, range));
+        let locals = self.locals.clone().unwrap_or_default();
+        let descriptor = self.descriptor.unwrap_or(locals.end).clamp(locals.start, locals.end);
+        let of_files = root(RootSort::ThreadLocals, locals.start..descriptor);
+        let of_glibc = root(RootSort::Descriptor, descriptor..locals.end);
         let registers = (!self.thread.registers.is_empty()).then(|| NativeRoot {
             values: self.thread.registers.clone(),
             ..root(RootSort::Registers, 0..0)
@@ -259,7 +265,8 @@ impl Stack {
         };
         let frames = self.frames.clone().map(|range| root(sort, range));
         let own = self.own.clone().map(|range| root(RootSort::WholeStack, range));
-        [locals, registers, frames, own].into_iter().flatten().collect()
+        let parts = [Some(of_files), Some(of_glibc), registers, frames, own];
+        parts.into_iter().flatten().collect()
     }
 
     /// Its thread's number, if it was not found.
@@ -289,7 +296,12 @@ pub fn all(modules: &Modules, stacks: &[Stack]) -> Vec<NativeRoot> {
         }));
     }
     let mut of_threads: Vec<NativeRoot> = stacks.iter().flat_map(Stack::roots).collect();
-    of_threads.sort_by_key(|root| matches!(root.sort, RootSort::Stack | RootSort::WholeStack));
+    of_threads.sort_by_key(|root| match root.sort {
+        RootSort::Globals | RootSort::ThreadLocals => 0,
+        RootSort::Descriptor => 1,
+        RootSort::Registers => 2,
+        RootSort::Stack | RootSort::WholeStack => 3,
+    });
     roots.extend(of_threads);
     roots
 }

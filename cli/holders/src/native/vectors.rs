@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::pages::Chunk;
+use super::pages::{Chunk, Heap};
 use crate::copy::Image;
 
 /// How much of a chunk is in use if a `std::vector` or the like (first, end, limit) has it, given where a pointer to the
@@ -20,42 +20,39 @@ pub fn bytes_of_vector(copy: &Image, place: u64, chunk: &Chunk) -> Option<u64> {
 
 /// The part of a chunk that is in use if a `std::deque` of libstdc++ has it, which is also the memory of a `std::queue` and a
 /// `std::stack`, given where a pointer to the chunk is. Elements that were taken out are left in the rest. `None`: no deque has the
-/// chunk as its map, its first or its last one.
+/// chunk as its map, its first or its last one. Of an unknown allocator, a chunk may begin anywhere in these and end anywhere.
 ///
 /// ```text
 /// deque:     │ map │ length │ begin │ end │         begin, end:  │ element │ first │ limit │ place in the map │
 /// ```
 pub fn used_of_deque(copy: &Image, place: u64, chunk: &Chunk) -> Option<Range<u64>> {
-    let limits = chunk.start..=chunk.start + chunk.bytes;
     let of = |deque: u64| {
         let field = |offset: u64| copy.word(deque.wrapping_add(offset));
-        // It has the chunk as its map, its first or its last one.
-        let (start, is_of_it) = (
-            field(0),
-            [0, 24, 56].into_iter().any(|offset| field(offset) == chunk.start),
-        );
-        let map = start..start.checked_add(field(8).checked_mul(8)?).filter(|_| is_of_it)?;
+        let map = field(0)..field(0).checked_add(field(8).checked_mul(8)?)?;
         let iterator = |at: u64| {
-            let [element, first, limit, place] = [0, 8, 16, 24].map(|field| copy.word(at.wrapping_add(field)));
+            let [element, first, limit, place] = [0, 8, 16, 24].map(|part| field(at + part));
             let is_valid = (first..limit).contains(&element) && map.contains(&place) && copy.word(place) == first;
-            is_valid.then_some((element, first, limit, place))
+            is_valid.then_some((element, first..limit, place))
         };
-        let (begin, end) = (iterator(deque.wrapping_add(16))?, iterator(deque.wrapping_add(48))?);
-        let chunk_of = |(_, first, limit, _): (u64, u64, u64, u64)| first == chunk.start && limits.contains(&limit);
-        let is_in_order = begin.3 < end.3 || begin.3 == end.3 && begin.0 <= end.0;
-        let is_map = map.start == chunk.start && limits.contains(&map.end);
-        if !is_in_order || !(is_map || chunk_of(begin) || chunk_of(end)) {
+        let (begin, end) = (iterator(16)?, iterator(48)?);
+        let is_one = begin.2 == end.2;
+        if begin.2 > end.2 || is_one && begin.0 > end.0 {
             return None;
         }
-        if is_map {
-            return Some(begin.3 - map.start..end.3 + 8 - map.start);
-        }
-        let from = if chunk_of(begin) { begin.0 } else { end.1 };
-        let to = if chunk_of(end) { end.0 } else { begin.2 };
-        Some(from - chunk.start..to - chunk.start)
+        let (from, to) = match is_one {
+            true => (begin.0, end.0),
+            false => (end.1.start, begin.1.end),
+        };
+        let parts = [(map, begin.2..end.2 + 8), (begin.1, begin.0..to), (end.1, from..end.0)];
+        let is_of_chunk = |memory: &Range<u64>| match chunk.heap {
+            Heap::Unknown => memory.contains(&chunk.start),
+            _ => memory.start == chunk.start && memory.end <= chunk.start + chunk.bytes,
+        };
+        let (_, used) = parts.into_iter().find(|(memory, _)| is_of_chunk(memory))?;
+        Some(used.start.saturating_sub(chunk.start)..used.end.saturating_sub(chunk.start))
     };
     // The first pointer to the chunk is one of these fields.
-    [0, 16, 24, 48, 56]
+    [0, 16, 24, 40, 48, 56, 72]
         .into_iter()
         .find_map(|field| of(place.wrapping_sub(field)))
 }

@@ -8,6 +8,7 @@
 
 use super::names::{Kind, Names};
 use super::text::{self, Style};
+use super::torch;
 use crate::Map;
 use crate::findings::Ring;
 use crate::garbage::{Garbage, way};
@@ -181,12 +182,11 @@ fn is_detail(names: &mut Names, owner: u32, edge: Edge) -> bool {
 
 /// A cycle through Python and C++.
 fn of_ring(names: &mut Names, ring: Ring) -> Cycle {
-    /// Of a tensor, what autograd keeps of it has the gradient in this word.
-    const GRADIENT: u64 = 5;
     let kinds: Vec<Kind> = ring.nodes.iter().map(|(node, _)| names.kind(*node)).collect();
     let next = |nth: usize| kinds[(nth + 1) % kinds.len()];
     let is_gradient = |nth: usize| {
-        kinds[nth] == Kind::AutogradMeta && next(nth) == Kind::Tensor && ring.nodes[nth].1.index() == GRADIENT
+        let is_there = torch::GRADIENT.contains(&ring.nodes[nth].1.index());
+        kinds[nth] == Kind::AutogradMeta && next(nth) == Kind::Tensor && is_there
     };
     let is_context = |nth: usize| kinds[nth] == Kind::PyNode && next(nth) == Kind::Object;
     let cut = match () {

@@ -21,13 +21,12 @@ use culeak::snapshot::{Class, OwnerModule};
 
 use super::cycle::Cycles;
 use super::names::{Kind, Names};
+use super::torch::GRADIENT;
 use super::{BUDGET, retained};
 use crate::graph::{EdgeKind, NodeId, NodeKind, Phase};
 use crate::native::kinds::Kind as ClassKind;
 use crate::{Map, Set};
 
-/// Where `AutogradMeta` has the gradient.
-const GRADIENT: u64 = 40;
 /// Steps to the parameter of a module, two from a node to the next one: most from the node that saves a tensor, through reshaping and
 /// attention; and few from the one that made it, so that a loss does not belong to the last layer.
 const FROM_SAVER: usize = 24;
@@ -145,9 +144,10 @@ impl Owners {
             let graph = &names.searched.graph;
             if kind == Kind::AutogradMeta {
                 let copy = names.searched.copy;
-                let gradient = graph.find(copy, copy.word(graph.address(node) + GRADIENT));
-                let gradient = gradient.filter(|node| !self.of_nodes.contains_key(node));
-                open.extend(gradient.filter(|node| names.kind(*node) == Kind::Tensor));
+                let word = |word: u64| graph.find(copy, copy.word(graph.address(node) + word * 8));
+                let gradients: Vec<NodeId> = GRADIENT.into_iter().filter_map(word).collect();
+                let is_one = |node: &NodeId| !self.of_nodes.contains_key(node) && names.kind(*node) == Kind::Tensor;
+                open.extend(gradients.into_iter().filter(is_one));
                 continue;
             }
             for target in targets(names, node) {

@@ -352,7 +352,10 @@ fn reference(from: &Part, part: &Part, next: Option<&Part>, parts: &[Part], nth:
             fixed(if named { "" } else { &part.label.shape })
         }
         (Kind::Generator, Kind::Frame) => fixed(""),
-        (Kind::AutogradMeta, Kind::Tensor) => fixed(if part.edge.index() == 5 { ".grad" } else { "._base" }),
+        (Kind::AutogradMeta, Kind::Tensor) => match torch::GRADIENT.contains(&part.edge.index()) {
+            true => fixed(".grad"),
+            false => fixed("._base"),
+        },
         (Kind::AutogradMeta, Kind::GradNode | Kind::PyNode) => fixed(".grad_fn"),
         (Kind::GradNode, Kind::Tensor) if from.name == "AccumulateGrad" => fixed(".variable"),
         (Kind::GradNode, Kind::Tensor) => fixed(torch::saved_tensor(&from.name)),

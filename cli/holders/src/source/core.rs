@@ -14,12 +14,12 @@ use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::{Region, Source, Thread};
+use super::{Region, Source, Thread, read_at};
 use crate::copy::selection::containing;
 use crate::modules::headers::{Headers, Segment};
+use crate::modules::is_that;
 use crate::source::PAGE;
 use crate::{Error, Map, starts_with_one};
 
@@ -236,10 +236,7 @@ impl Core {
         };
         let bias = headers.bias(start);
         let expected = headers.build_id(&|address, buffer| dumped(bias.wrapping_add(address), buffer));
-        let found = Headers::read(&|offset, buffer| file.read_exact_at(buffer, offset).is_ok());
-        found.is_some_and(|found| {
-            found == headers && (expected.is_empty() || crate::modules::build_id(file, &headers) == expected)
-        })
+        is_that(file, &headers, Some(&expected[..]).filter(|id| !id.is_empty()))
     }
 
     /// Says how much private memory was not dumped.
@@ -295,20 +292,6 @@ fn is_shared(name: &str) -> bool {
 fn is_of_culeak(name: &str) -> bool {
     let file = name.rsplit('/').next().unwrap_or(name);
     file.starts_with("libculeak") || name.contains("/culeak-run-")
-}
-
-/// Reads up to the end of the file.
-fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> usize {
-    let mut done = 0;
-    while done < buffer.len() {
-        match file.read_at(&mut buffer[done..], offset + done as u64) {
-            Ok(0) => break,
-            Ok(read) => done += read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(_) => break,
-        }
-    }
-    done
 }
 
 impl Source for Core {

@@ -6,7 +6,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use culeak::proc;
 
-use super::{Region, Source, Thread};
+use super::{Region, Source, Thread, read_at};
 use crate::Error;
 
 mod pages;
@@ -120,14 +120,7 @@ impl Process {
     fn read_file(&self, range: &Range<u64>, buffer: &mut [u8]) -> usize {
         let Some(file) = &self.memory else { return 0 };
         let wanted = buffer.len().min((range.end - range.start) as usize);
-        let mut done = 0;
-        while done < wanted {
-            match file.read_at(&mut buffer[done..wanted], range.start + done as u64) {
-                Ok(0) | Err(_) => break,
-                Ok(n) => done += n,
-            }
-        }
-        done
+        read_at(file, &mut buffer[..wanted], range.start)
     }
 
     fn limit(&self, sentence: String) {
@@ -155,7 +148,8 @@ impl Source for Process {
     }
 
     fn regions(&self) -> io::Result<Vec<Region>> {
-        let regions: Vec<Region> = proc::mappings(self.pid)?.into_iter().map(Region::from).collect();
+        let mappings = proc::mappings(self.pid).map_err(|error| permission::explained(self.pid, error))?;
+        let regions: Vec<Region> = mappings.into_iter().map(Region::from).collect();
         if regions.is_empty() || proc::start_ticks(self.pid) != self.started {
             return Err(io::Error::new(
                 io::ErrorKind::NotFound,

@@ -24,10 +24,10 @@ pub(crate) struct InApart {
     ranges: Vec<Range<u64>>,
     /// The first word that leads to each of them, by where the mapping begins: its node, and when it was followed.
     holders: Map<u64, (NodeId, Edge, Phase)>,
-    /// The nodes of those that were reached, and whether each is shared.
-    pub entered: Map<NodeId, bool>,
-    /// By the index of the block: a pointer to it lies in an area that nothing leads to, and whether that is shared.
-    pub pointed: Vec<Option<bool>>,
+    /// The nodes of those that were reached.
+    pub entered: Set<NodeId>,
+    /// Indices of blocks to which a pointer lies in an area that nothing leads to.
+    pub pointed: Set<usize>,
     /// Bytes that were not searched.
     pub left_out: u64,
 }
@@ -54,7 +54,6 @@ impl Walk<'_, '_> {
     pub fn search_apart(&mut self) {
         self.phase = Phase::Rest;
         let apart = self.copy.apart();
-        self.apart.pointed = vec![None; self.index.len()];
         self.apart.left_out = apart.bytes_left_out();
         let of_driver = self.areas_of_driver(&apart.areas);
         let (of_driver, mut open): (Vec<&Area>, Vec<&Area>) =
@@ -70,9 +69,8 @@ impl Walk<'_, '_> {
         self.search_late();
         for area in open.into_iter().chain(of_driver) {
             area.read(self.copy.source(), &mut |_, words| {
-                for (block, _) in words.filter_map(|value| self.index.find(value)) {
-                    self.apart.pointed[block].get_or_insert(area.shared);
-                }
+                let blocks = words.filter_map(|value| self.index.find(value));
+                self.apart.pointed.extend(blocks.map(|(block, _)| block));
                 self.budget.has_time()
             });
         }
@@ -132,7 +130,7 @@ impl Walk<'_, '_> {
             ..State::default()
         };
         self.graph.place(id, parent, edge, state);
-        self.apart.entered.insert(id, area.shared);
+        self.apart.entered.insert(id);
         self.graph.begin_scan(id);
         self.behind = 0;
         area.read(self.copy.source(), &mut |start, words| {

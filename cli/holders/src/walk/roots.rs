@@ -54,8 +54,12 @@ impl Walk<'_, '_> {
     pub fn search_native(&mut self, phase: Phase, roots: &[NativeRoot], left_out: &[Range<u64>]) {
         self.phase = phase;
         for root in roots {
+            // The CUDA driver and its runtime list a thread's objects there, so variables come first.
+            if root.sort == RootSort::Descriptor {
+                self.run();
+            }
             match root.sort {
-                RootSort::Globals | RootSort::ThreadLocals => {
+                RootSort::Globals | RootSort::ThreadLocals | RootSort::Descriptor => {
                     for part in without(&root.range, left_out) {
                         self.root_words(root, part);
                     }

@@ -83,10 +83,6 @@ __attribute__((noinline)) static void fill(const char *folder) {
     inside[3] = block("read-only-in-chunk", "Held");
     protect(inside, PROT_READ);
 
-    page = kept(anonymous());
-    page[6] = block("inaccessible", "Held");
-    protect(page, PROT_NONE);
-
     frozen.words[7] = block("read-only-global", "Held");
     protect(frozen.words, PROT_READ);
 
@@ -123,9 +119,6 @@ __attribute__((noinline)) static void fill(const char *folder) {
     /* Nothing leads to this memory. */
     page = shared();
     page[13] = block("unreachable-shared", "Lost");
-    page = anonymous();
-    page[13] = block("unreachable-inaccessible", "Lost");
-    protect(page, PROT_NONE);
     hidden = block("forgotten", "Lost") ^ 0x5555555555555555;
 }
 
