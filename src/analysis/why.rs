@@ -180,6 +180,9 @@ pub struct ClassTotal {
     pub class: Class,
     #[serde(flatten)]
     pub tally: Tally,
+    /// The part of the bytes that is held or lost only possibly.
+    #[serde(skip_serializing_if = "is_default")]
+    pub possibly_bytes: u64,
 }
 
 /// Memory that a caching allocator keeps.
@@ -361,7 +364,12 @@ impl<'a> Why<'a> {
         let block = block.map(|block| one(snapshot, holders, &stacks, block));
         let next = next(&gathered, &origins, block.as_ref(), snapshot, options);
         let classes = gathered.classes.iter();
-        let classes = classes.map(|(&class, &tally)| ClassTotal { class, tally });
+        let possibly = |class: &Class| gathered.possibly.get(class).copied().unwrap_or_default();
+        let classes = classes.map(|(class, &tally)| ClassTotal {
+            class: *class,
+            tally,
+            possibly_bytes: possibly(class).bytes,
+        });
         Ok(Why {
             format: FORMAT,
             version: VERSION,
@@ -375,7 +383,7 @@ impl<'a> Why<'a> {
             total: gathered.total,
             call_sites: gathered.sites.len(),
             roots: Tally::new(held.bytes, gathered.roots.len() as u64),
-            possibly: gathered.possibly,
+            possibly: possibly(&Class::Held),
             classes: classes.collect(),
             hidden: Tally::total(cut.iter().copied()),
             hidden_origins: cut.len(),

@@ -278,6 +278,7 @@ fn examine<'c, 's>(
             }
             walk.search_objects(Phase::Garbage, Root::Garbage, &mut garbage.members.iter().copied());
             walk.search_records();
+            walk.search_tails(true);
             let recorded = walk.recorded();
             let mut counted = unreached.counted(&walk.graph);
             counted.retain(|object| !recorded.contains(object));
@@ -285,17 +286,17 @@ fn examine<'c, 's>(
             walk.search_remaining_records();
         }
         if walk.unexplained() {
-            walk.search_tails();
+            walk.search_tails(false);
         }
         if walk.unexplained() {
             walk.search_native(Phase::Stacks, &stacks, &[]);
         }
         if walk.unexplained() {
-            walk.search_tails();
+            walk.search_tails(false);
             walk.search_late();
             walk.search_states(&states);
             walk.search_late();
-            walk.search_tails();
+            walk.search_tails(false);
             // Memory of the driver, which that puts off.
             walk.search_late();
         }

@@ -15,14 +15,15 @@ use std::ops::Range;
 
 use culeak::snapshot::Class;
 
+use crate::Map;
 use crate::blocks::BlockIndex;
 use crate::copy::Image;
 use crate::findings::Explanation;
 use crate::garbage::Unreached;
 use crate::graph::Graph;
+use crate::native::Heap;
 use crate::python::Python;
 use crate::walk::{Walk, object_in};
-use crate::{Map, Set};
 
 /// Addresses of words that are kept for one target.
 const KEPT: usize = 256;
@@ -31,6 +32,8 @@ const NOT_TRACKED: &str = "an object that Python's collector does not track refe
 
 const NOT_SEARCHED: &str = "memory that was not searched may refer to it";
 
+const IN_RAW_MEMORY: &str = "memory that an extension allocated may refer to it";
+
 /// Words of the copy that point to blocks or objects which the walk does not explain.
 #[derive(Default)]
 pub(crate) struct Evidence {
@@ -38,8 +41,8 @@ pub(crate) struct Evidence {
     pub to_blocks: Words<usize>,
     /// Address of a native pointer to an object, or of the field of an object that the collector does not track.
     pointers: Map<u64, (u64, Option<&'static str>)>,
-    /// Objects to which more words point than are kept.
-    cut: Set<u64>,
+    /// Objects that may have an owner: more words point to them than are kept, or one in memory that nothing points to.
+    doubtful: Map<u64, &'static str>,
 }
 
 impl Evidence {
@@ -64,8 +67,12 @@ impl Evidence {
         let (to_blocks, to_objects) = words(walk.copy, walk.index, &wanted, &objects);
         let referrers = unreached.referrers(&objects);
         let mut pointers = Map::default();
-        let is_cut = |object: &u64| to_objects[object].len() == KEPT;
-        let cut = objects.iter().copied().filter(is_cut).collect();
+        let is_cut = |object: &&u64| to_objects[*object].len() == KEPT;
+        let mut doubtful: Map<u64, _> = objects
+            .iter()
+            .filter(is_cut)
+            .map(|object| (*object, NOT_SEARCHED))
+            .collect();
         for object in objects {
             let referrers = referrers.get(&object).map_or(&[][..], Vec::as_slice);
             let mut ranges =
@@ -87,12 +94,14 @@ impl Evidence {
                 pointers.insert(object, (*address, None));
             } else if let Some(address) = others.iter().find(|address| is_in_untracked(walk, **address)) {
                 pointers.insert(object, (*address, Some(NOT_TRACKED)));
+            } else if others.iter().any(|address| is_in_raw_memory(walk, *address)) {
+                doubtful.entry(object).or_insert(IN_RAW_MEMORY);
             }
         }
         Evidence {
             to_blocks,
             pointers,
-            cut,
+            doubtful,
         }
     }
 
@@ -106,9 +115,9 @@ impl Evidence {
             }
             None => {
                 found.class = Class::OverCounted;
-                let is_cut = object.is_some_and(|object| self.cut.contains(&object));
-                if is_cut || !is_whole {
-                    (found.possibly, found.note) = (true, found.note.or(Some(NOT_SEARCHED)));
+                let doubt = object.and_then(|object| self.doubtful.get(&object)).copied();
+                if let Some(doubt) = doubt.or((!is_whole).then_some(NOT_SEARCHED)) {
+                    (found.possibly, found.note) = (true, found.note.or(Some(doubt)));
                 }
             }
         }
@@ -165,6 +174,12 @@ fn is_native_pointer(walk: &mut Walk, statics: &[Range<u64>], address: u64, obje
         _ => false,
     };
     is_own == is_tagged && !walk.contains_object(chunk)
+}
+
+/// Whether the word lies in a block of Python's allocator that is in use and is no object.
+fn is_in_raw_memory(walk: &mut Walk, address: u64) -> bool {
+    let chunk = walk.native.around(walk.copy, address);
+    chunk.is_some_and(|chunk| chunk.heap == Heap::Python && !walk.contains_object(chunk))
 }
 
 /// Whether the word is a field of a Python object that the collector does not track.

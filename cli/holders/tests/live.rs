@@ -465,6 +465,33 @@ fn finalizers_and_tables_hold_what_their_objects_hold() {
     assert!(mistakes.is_empty(), "{}", mistakes.join("\n"));
 }
 
+/// As in a process with PyTorch, where chains of memory without a class are stale more often than not.
+#[test]
+fn raw_memory_of_pythons_allocator_is_a_part_of_the_object_that_has_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = folder.path().join("libc10.so");
+    compile(&library, "holds.c", &["-shared", "-fPIC"]);
+    let mut mistakes = Vec::new();
+    for python in interpreters() {
+        let running = Program::start(Command::new(python).arg(program("memo.py")).arg(&library));
+        let holders = running.search();
+        for mistake in running.mistakes(&holders) {
+            mistakes.push(format!("{}: {mistake}", python.display()));
+        }
+        for (label, origin, possibly) in [
+            ("small", "__main__.small", false),
+            ("large", "__main__.large", false),
+            ("raw", "Tensor", true),
+        ] {
+            let path = running.path(&holders, label);
+            if (&*path.origin, path.possibly) != (origin, possibly) {
+                mistakes.push(format!("{}: {label}: {path:?}", python.display()));
+            }
+        }
+    }
+    assert!(mistakes.is_empty(), "{}", mistakes.join("\n"));
+}
+
 #[test]
 fn a_path_through_python_objects_is_named_before_a_shorter_one_through_words_of_a_library() {
     let mut mistakes = Vec::new();

@@ -428,3 +428,20 @@ fn each_storage_has_the_type_and_the_sizes_of_its_tensor() {
         .collect();
     assert!(mistakes.is_empty(), "{mistakes:#?}");
 }
+
+/// The nodes of a hash table end with the pointer, where the last word of memory is left over more often than not.
+#[test]
+#[ignore = "needs PyTorch"]
+fn a_dual_tensor_holds_its_tangent() {
+    let Real { mut child, blocks, .. } = Real::start("forward.py");
+    let process = Process::new(child.id()).expect("our child");
+    let holders = search(&process, &blocks, &Options::default()).expect("searched");
+    drop(child.stdin.take());
+    child.wait().expect("ended");
+    assert_eq!(holders.blocks.len(), 4);
+    for block in &holders.blocks {
+        let path = &holders.paths[block.path];
+        let answer = (path.class, path.origin.as_str(), path.possibly);
+        assert_eq!(answer, (Class::Held, "__main__.duals", false), "{path:#?}");
+    }
+}

@@ -14,6 +14,7 @@
 
 mod core_file;
 mod mapped;
+mod unread;
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
@@ -29,7 +30,8 @@ use culeak::analysis::report::shell_word;
 use culeak::analysis::site::CallStacks;
 use culeak::kind::{self, Kind};
 use culeak::snapshot::{
-    Allocation, BY_PYTORCH, Class, HolderPath, Holders, Process, ProcessState, RootKind, Snapshot, change_retained,
+    Allocation, BY_PYTORCH, Class, HeldBlock, HolderPath, Holders, Process, ProcessState, RootKind, Snapshot,
+    change_retained,
 };
 use culeak::table;
 use culeak_holders::copy::Image;
@@ -294,6 +296,7 @@ fn attach_by(
     };
     let mut holders = search(&listed.blocks, &options).map_err(|error| failure(subject, &error))?;
     listed.give_back(&mut holders);
+    unread::doubt_lost(&mut holders, snapshot, |held| listed.is_of_torch(held));
     if holders.search.at_ns == 0 {
         holders.search.at_ns = snapshot.taken.at_ns;
     }
@@ -446,6 +449,11 @@ impl Listed {
             .checked_sub(1)?;
         let block = &self.blocks[index];
         (address - block.address < block.bytes || self.records[index].address == address).then_some(index)
+    }
+
+    /// Whether this block of an answer is of PyTorch's allocator.
+    fn is_of_torch(&self, held: &HeldBlock) -> bool {
+        self.at(held.address).is_some_and(|index| self.blocks[index].of_torch)
     }
 
     /// Names the blocks of an answer as the snapshot does, and adds what was not searched.

@@ -85,13 +85,13 @@ fn headline(why: &Why) -> Text {
 /// The memory by class, largest first, and what has none.
 fn by_class(why: &Why) -> String {
     let mut parts: Vec<(u64, String)> = (why.classes.iter())
-        .map(|of| match of.class {
-            Class::Held => {
-                let holders = units::plural(why.roots.count, "holder", "holders");
-                let possibly = possibly(why.possibly.bytes, of.tally.bytes);
-                (of.tally.bytes, format!("held by {holders}{possibly}"))
-            }
-            class => (of.tally.bytes, is_of(class).to_owned()),
+        .map(|of| {
+            let what = match of.class {
+                Class::Held => format!("held by {}", units::plural(why.roots.count, "holder", "holders")),
+                class => is_of(class).to_owned(),
+            };
+            let possibly = possibly(of.possibly_bytes, of.tally.bytes);
+            (of.tally.bytes, format!("{what}{possibly}"))
         })
         .collect();
     let known: u64 = parts.iter().fold(0, |sum, (bytes, _)| bytes.saturating_add(sum));
@@ -104,7 +104,7 @@ fn by_class(why: &Why) -> String {
     parts.collect::<Vec<_>>().join(", ")
 }
 
-/// `, 2 MiB of it only possibly`: the part of held memory whose pointers may be stale.
+/// `, 2 MiB of it only possibly`: the part of held memory whose pointers may be stale, of lost memory that may be held.
 fn possibly(bytes: u64, of: u64) -> String {
     match bytes {
         0 => String::new(),
@@ -403,10 +403,7 @@ pub(super) fn sums(why: &Why) -> Vec<Sum> {
     let mut rows: Vec<Sum> = Vec::new();
     for total in why.classes.iter().filter(|_| why.block.is_none()) {
         let [name, ..] = words_of(total.class);
-        let possibly = match total.class {
-            Class::Held => possibly(why.possibly.bytes, total.tally.bytes),
-            _ => String::new(),
-        };
+        let possibly = possibly(total.possibly_bytes, total.tally.bytes);
         rows.push((
             name,
             format!("{}{}{possibly}", parts::tally(total.tally), meaning(total.class)),

@@ -10,7 +10,7 @@ use crate::analysis::tally::Tally;
 use crate::analysis::why::words::whole_path_text;
 use crate::analysis::words;
 use crate::point::Point;
-use crate::snapshot::{Call, HolderPath, ProcessState, Snapshot};
+use crate::snapshot::{Call, Class, HolderPath, ProcessState, Snapshot};
 
 /// One breach for each call site and path, largest first, and the judged memory whose class is not known. Marks the rows of these
 /// call sites.
@@ -54,6 +54,10 @@ pub(super) fn judge(
         unknown.is_all &= path.is_none();
         let is_left_out = row.stack.is_some() && snapshot.sampling.is_some_and(|of| of.left_out == row.stack);
         match path {
+            // What may hold it was not searched.
+            Some(&path) if classes.contains(&path.class) && path.class == Class::Lost && path.possibly => {
+                unknown.lost.add(row.bytes);
+            }
             Some(&path) if classes.contains(&path.class) && is_left_out => unknown.left_out.add(row.bytes),
             Some(&path) if classes.contains(&path.class) => {
                 let site = stacks.get(row.stack).site_fingerprint;
@@ -94,6 +98,8 @@ pub(super) struct Unknown {
     tally: Tally,
     /// It is all of it.
     is_all: bool,
+    /// Blocks that are lost only possibly.
+    lost: Tally,
     /// Blocks that fail, unless a suppression matches their stacks, which were left out.
     left_out: Tally,
 }
@@ -130,12 +136,16 @@ pub(super) fn unseen(snapshot: &Snapshot, unknown: Unknown, rules: &Rules) -> Ve
         let next = "record with a smaller --sample, or without it";
         unseen.push(Unseen::part(rule.clone(), what, next));
     }
-    if unknown.tally.count == 0 || unknown.is_freed(snapshot) {
+    let mut not_known = unknown.lost;
+    if !unknown.is_freed(snapshot) {
+        not_known.join(unknown.tally);
+    }
+    if not_known.count == 0 {
         return unseen;
     }
     let limits = snapshot.holders.iter().flat_map(|holders| &holders.search.limits);
     let reasons: String = limits.take(REASONS).map(|reason| format!(" ({reason})")).collect();
-    let what = format!("what holds {} is not known{reasons}", in_blocks(unknown.tally));
+    let what = format!("what holds {} is not known{reasons}", in_blocks(not_known));
     unseen.push(Unseen::part(rule, what, "judge other memory with --kind"));
     unseen
 }

@@ -95,8 +95,8 @@ pub(super) struct Gathered<'a> {
     pub sites: HashSet<Fingerprint>,
     pub roots: HashSet<OriginKey<'a>>,
     pub classes: BTreeMap<Class, Tally>,
-    /// Memory of variables whose pointers may be stale.
-    pub possibly: Tally,
+    /// The part of held and of lost memory that is so only possibly.
+    pub possibly: BTreeMap<Class, Tally>,
     /// By path, `None` without an answer, and call site. In no order.
     pub rows: HashMap<(Option<usize>, Fingerprint), Row>,
     pub not_searched: Tally,
@@ -203,9 +203,9 @@ impl<'a> Gathered<'a> {
                     gathered.classes.entry(path.class).or_default().add(block.bytes);
                     if path.class == Class::Held {
                         gathered.roots.insert(OriginKey::of(path));
-                        if path.possibly {
-                            gathered.possibly.add(block.bytes);
-                        }
+                    }
+                    if path.possibly && matches!(path.class, Class::Held | Class::Lost) {
+                        gathered.possibly.entry(path.class).or_default().add(block.bytes);
                     }
                 }
                 None if level == Level::Cached && !is_changed => {

@@ -19,10 +19,17 @@ const LARGE: u64 = 64 << 10;
 
 impl Walk<'_, '_> {
     /// Where the last words of chunks lead to: half of them are stale, so they come after all that is certain. What they lead
-    /// to belongs to the phase in which the chunk was reached.
-    pub fn search_tails(&mut self) {
+    /// to belongs to the phase in which the chunk was reached. `to_counted`: only to tensors that nothing has led to. These count their
+    /// owners, so they have some.
+    pub fn search_tails(&mut self, to_counted: bool) {
         while !self.tails.is_empty() && self.budget.stopped().is_none() {
-            let mut tails = std::mem::take(&mut self.tails);
+            let tails = std::mem::take(&mut self.tails).into_iter();
+            let (mut tails, others): (Vec<Later>, Vec<Later>) =
+                tails.partition(|tail| !to_counted || self.may_own(tail));
+            self.tails = others;
+            if tails.is_empty() {
+                break;
+            }
             tails.sort_by_key(|tail| self.graph.phase(tail.from));
             for Later { from, edge, to } in tails {
                 let phase = self.graph.phase(from);
@@ -41,13 +48,26 @@ impl Walk<'_, '_> {
                         // lead to memory of the program.
                         match self.native.is_driver_although_reached(self.copy, address) {
                             true => self.put_off(from, edge, to),
-                            false => self.offer(id, from, edge, WORD, true, unnamed),
+                            false => {
+                                let is_sure = to_counted && counts::has_one_owner(self.copy, address);
+                                self.offer(id, from, edge, WORD, !is_sure, unnamed);
+                            }
                         }
                     }
                 }
             }
             self.run();
         }
+    }
+
+    /// Whether this is a counted pointer to a tensor that nothing has led to.
+    fn may_own(&mut self, tail: &Later) -> bool {
+        let Target::Node(id, _) = tail.to else { return false };
+        let start = self.graph.address(id);
+        self.graph.phase(id) == Phase::None
+            && self.copy.word(self.graph.address(tail.from) + tail.edge.index() * 8) == start
+            && matches!(self.kind_of(start), Kind::Tensor | Kind::PlainTensor)
+            && matches!(counts::of(self.copy, start), Some(Count::Intrusive(_)))
     }
 
     /// Everything that was put off.
@@ -173,10 +193,12 @@ impl Walk<'_, '_> {
         }
         let is_unnamed = self.kind_of(start) == Kind::Unnamed;
         let chunk = self.native.chunk(self.copy, start);
+        // Raw memory of Python's allocator is a part of what has it.
+        let is_apart = u8::from(chunk.is_none_or(|chunk| chunk.heap != Heap::Python));
         let unnamed = match (is_unnamed, self.graph.kind(from)) {
             (false, _) => 0,
-            (true, NodeKind::Native) => self.graph.unnamed(from) + 1,
-            (true, _) => 1,
+            (true, NodeKind::Native) => self.graph.unnamed(from) + is_apart,
+            (true, _) => is_apart,
         };
         let is_buffer = is_unnamed && self.python.is_some() && chunk.is_some_and(|chunk| chunk.bytes > LARGE);
         let is_window = chunk.is_some_and(|chunk| chunk.heap == Heap::Unknown) && !self.is_sure_object(start);

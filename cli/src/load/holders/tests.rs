@@ -138,6 +138,44 @@ fn a_cached_block_that_nothing_points_to_is_not_lost() {
     assert_eq!(held.blocks.len(), listed.blocks.len());
 }
 
+/// A list in managed memory: what its first node has a pointer to, only the second node has.
+#[test]
+fn nothing_is_lost_for_certain_beside_memory_that_is_not_searched() {
+    let answered = |is_head_held: bool, kind: Kind| {
+        let mut sample = Sample::new();
+        let stack = sample.stack(&[]);
+        sample.holds(kind, "cudaMallocManaged", MIB, 3, stack);
+        sample.holds(Kind::Device, "cudaMalloc", MIB, 1, stack);
+        let snapshot = sample.finish(0, 0);
+        let listed = Listed::of(&snapshot);
+        let mut holders = answer(&listed.blocks, Class::Lost);
+        if is_head_held {
+            holders.paths.push(HolderPath::default());
+            holders.blocks[0].path = 1;
+        }
+        listed.give_back(&mut holders);
+        unread::doubt_lost(&mut holders, &snapshot, |held| listed.is_of_torch(held));
+        holders
+    };
+    let holders = answered(true, Kind::Managed);
+    let paths: Vec<&HolderPath> = holders.blocks.iter().map(|held| &holders.paths[held.path]).collect();
+    assert!(paths[0].class == Class::Held && !paths[0].possibly);
+    assert!(
+        paths[1..].iter().all(|path| path.class == Class::Lost && path.possibly),
+        "{paths:?}"
+    );
+    let limits = &holders.search.limits;
+    assert!(
+        limits.len() == 1 && limits[0].starts_with("1 MiB of managed memory"),
+        "{limits:?}"
+    );
+    // Memory that is lost holds nothing. Registered memory is searched, and pinned memory seldom has the only pointer.
+    let others = [Kind::HostRegistered, Kind::HostPinned].map(|kind| answered(true, kind));
+    for holders in others.into_iter().chain([answered(false, Kind::Managed)]) {
+        assert!(!holders.paths.iter().any(|path| path.possibly) && holders.search.limits.is_empty());
+    }
+}
+
 #[test]
 fn blocks_freed_during_the_search_have_no_path_any_more() {
     let before = held();

@@ -27,6 +27,19 @@ fn golden_why() {
 }
 
 #[test]
+fn memory_that_is_possibly_lost_is_not_called_lost_for_certain() {
+    let mut snapshot = held();
+    let paths = &mut snapshot.holders.as_mut().expect("searched").paths;
+    for path in paths.iter_mut().filter(|path| path.class == Class::Lost) {
+        path.possibly = true;
+    }
+    let text = text(&snapshot, &options());
+    for words in ["1 MiB lost, only possibly", "possibly lost: no pointer to it is left"] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+}
+
+#[test]
 fn golden_why_by_module() {
     let snapshot = modelled();
     let why = Why::of(&snapshot, &options()).expect("an answer");

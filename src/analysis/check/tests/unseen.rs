@@ -260,6 +260,7 @@ fn a_lost_block_does_not_pass_because_its_stack_was_left_out() {
     let holders = snapshot.holders.as_mut().expect("searched");
     holders.paths.push(HolderPath {
         class: Class::Lost,
+        possibly: false,
         ..holders.paths[0].clone()
     });
     holders.blocks.last_mut().expect("blocks").path = 1;
@@ -270,6 +271,32 @@ fn a_lost_block_does_not_pass_because_its_stack_was_left_out() {
         "{:?}",
         found.unseen
     );
+}
+
+#[test]
+fn a_block_that_is_possibly_lost_neither_passes_nor_fails() {
+    let (_, rules) = rules().swap_remove(7);
+    let lost = |possibly, state| {
+        let mut snapshot = whole();
+        snapshot.process.state = state;
+        let holders = snapshot.holders.as_mut().expect("searched");
+        holders.search.limits = vec!["2 MiB of managed memory".to_owned()];
+        holders.paths.push(HolderPath {
+            class: Class::Lost,
+            possibly,
+            ..holders.paths[0].clone()
+        });
+        holders.blocks.last_mut().expect("blocks").path = 1;
+        snapshot
+    };
+    for state in [whole().process.state, ProcessState::Running] {
+        let [surely, possibly] = [false, true].map(|possibly| lost(possibly, state));
+        assert_eq!(verdict(&surely, &rules).outcome, Outcome::Failed, "{state:?}");
+        let found = verdict(&possibly, &rules);
+        assert_eq!(found.outcome, Outcome::NoVerdict, "{state:?}");
+        let is_said = |unseen: &Unseen| unseen.what.contains("1 block is not known (2 MiB of managed memory)");
+        assert!(found.unseen.iter().any(is_said), "{state:?}: {:?}", found.unseen);
+    }
 }
 
 /// The recording at the point that the rules judge.
