@@ -145,15 +145,16 @@ impl Found {
 
     fn all(found: impl IntoIterator<Item = Found>) -> Found {
         let mut all = Found::default();
+        // A folder may be named twice.
+        let (mut failed, mut said) = (BTreeSet::new(), BTreeSet::new());
         for found in found {
             all.places.extend(found.places);
-            // A folder may be named twice.
-            let is_new = |failure: &Failure| all.failures.iter().all(|known| known.message != failure.message);
-            let failures: Vec<Failure> = found.failures.into_iter().filter(is_new).collect();
-            all.failures.extend(failures);
-            let is_new = |sentence: &String| !all.left_out.contains(sentence);
-            let left_out: Vec<String> = found.left_out.into_iter().filter(is_new).collect();
-            all.left_out.extend(left_out);
+            let failures = found.failures.into_iter();
+            all.failures
+                .extend(failures.filter(|failure| failed.insert(failure.message.clone())));
+            let left_out = found.left_out.into_iter();
+            all.left_out
+                .extend(left_out.filter(|sentence| said.insert(sentence.clone())));
         }
         all
     }
@@ -209,41 +210,69 @@ pub fn places(argument: impl AsRef<OsStr>) -> Found {
 }
 
 /// The places without those that name a file or process again, or a copy of a recording, each of which is reported: its memory would
-/// count twice. Of a copy from before the end of the process and the recording, the copy is left out; two such copies stay.
+/// count twice.
 pub fn once(places: Vec<Place>) -> Vec<Place> {
-    let (mut seen, mut recorded) = (BTreeSet::new(), HashMap::new());
-    let mut left: Vec<Place> = Vec::with_capacity(places.len());
-    for mut place in places {
-        let identity = match &place {
+    let mut seen = BTreeSet::new();
+    let is_new = |place: &Place| {
+        let identity = match place {
             Place::Process(pid) => Some((u64::MAX, u64::from(*pid))),
             Place::File(path) => path.metadata().ok().map(|file| (file.dev(), file.ino())),
             Place::Pipe(_) | Place::StandardInput => None,
         };
-        if !identity.is_none_or(|identity| seen.insert(identity)) {
+        let is_new = identity.is_none_or(|identity| seen.insert(identity));
+        if !is_new {
             let shown = place.to_string();
             progress::note(format_args!("note: {}: named again; it is read once", Escaped(&shown)));
+        }
+        is_new
+    };
+    without_copies(places.into_iter().filter(is_new).collect())
+}
+
+/// Of the recordings of one process, the first that says how it ended, or else all that may be the recording itself: those that were
+/// copied before are left out.
+fn without_copies(places: Vec<Place>) -> Vec<Place> {
+    let mut recordings: HashMap<_, Vec<(usize, Version)>> = HashMap::new();
+    for (nth, place) in places.iter().enumerate() {
+        if let Some((process, version)) = place.recorded() {
+            recordings.entry(process).or_default().push((nth, version));
+        }
+    }
+    let mut copies: HashMap<usize, String> = HashMap::new();
+    for of_process in recordings.into_values() {
+        let last = of_process.iter().map(|(_, version)| *version).max();
+        let mut latest = of_process.iter().filter(|(_, version)| Some(*version) == last);
+        let Some((first, version)) = latest.next() else {
             continue;
-        }
-        if let Some(process) = place.recorded() {
-            let nth = *recorded.entry(process).or_insert(left.len());
-            if let Some(known) = left.get_mut(nth)
-                && !(known.is_early_copy() && place.is_early_copy())
-            {
-                if known.is_early_copy() {
-                    std::mem::swap(known, &mut place);
-                }
-                let (shown, of) = (place.to_string(), known.to_string());
-                progress::note(format_args!(
-                    "note: {}: a copy of {}, of the same process; it is left out",
-                    Escaped(&shown),
-                    Escaped(&of)
-                ));
-                continue;
-            }
-        }
-        left.push(place);
+        };
+        let is_copy = |of: &(usize, Version)| of.1 < *version || *version == Version::Ended && of.0 != *first;
+        let copied = of_process.iter().copied().filter(is_copy);
+        copies.extend(copied.map(|(nth, _)| (nth, places[*first].to_string())));
+    }
+    let mut left = Vec::with_capacity(places.len());
+    for (nth, place) in places.into_iter().enumerate() {
+        let Some(of) = copies.get(&nth) else {
+            left.push(place);
+            continue;
+        };
+        let shown = place.to_string();
+        progress::note(format_args!(
+            "note: {}: a copy of {}, of the same process; it is left out",
+            Escaped(&shown),
+            Escaped(of)
+        ));
     }
     left
+}
+
+/// What a file has of its process.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Version {
+    /// A copy from before its end.
+    Early,
+    /// The recording of a process that may run, or on some file systems a copy of it.
+    Open,
+    Ended,
 }
 
 fn places_of_line(line: &OsStr) -> Found {
@@ -311,15 +340,17 @@ impl fmt::Display for Place {
 }
 
 impl Place {
-    /// The process of a recording: host, number, and when the recording began.
-    fn recorded(&self) -> Option<(String, u32, u64)> {
+    /// The process of a recording (host, number, and when the recording began), and what the file has of it.
+    fn recorded(&self) -> Option<((String, u32, u64), Version)> {
         let Place::File(path) = self else { return None };
-        let of = reader::identity(path).ok()?;
-        Some((of.host, of.pid, of.started_unix_ns))
-    }
-
-    fn is_early_copy(&self) -> bool {
-        matches!(self, Place::File(path) if reader::is_early_copy(path).is_ok_and(|is_one| is_one))
+        let of = reader::identity(path).ok().filter(|of| !of.is_dump)?;
+        let is_early = || reader::is_early_copy(path).is_ok_and(|is_one| is_one);
+        let version = match of.has_ended {
+            true => Version::Ended,
+            false if is_early() => Version::Early,
+            false => Version::Open,
+        };
+        Some(((of.host, of.pid, of.started_unix_ns), version))
     }
 
     /// Whether the source can be read only once.

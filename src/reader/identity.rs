@@ -28,6 +28,10 @@ pub struct Identity {
     pub process_started_unix_ns: u64,
     /// The variables of launchers that it began with.
     pub ranks: BTreeMap<String, String>,
+    /// The file says that the process has ended.
+    pub has_ended: bool,
+    /// It is an automatic snapshot, not a recording.
+    pub is_dump: bool,
 }
 
 /// Reads the header of the recording at `path`, and the text section for the name of the host.
@@ -56,6 +60,9 @@ pub fn identity(path: &Path) -> Result<Identity, ReadError> {
         parent_pid: header.field(offset_of!(Header, parent_pid)),
         host: text(offset_of!(Header, host)).unwrap_or_default(),
         ranks: RANK_VARIABLES.iter().enumerate().filter_map(rank).collect(),
+        has_ended: header.field::<u64>(offset_of!(Header, ended_ns)) != 0
+            || header.field::<u32>(offset_of!(Header, seen_ended)) != 0,
+        is_dump: header.field::<u64>(offset_of!(Header, dumped_plus_one)) != 0,
         started_unix_ns,
         process_started_unix_ns: started_unix_ns.saturating_sub(age_ns(ticks, monotonic, suspended_ns())),
     })

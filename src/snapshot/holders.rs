@@ -285,7 +285,8 @@ pub struct HolderPath {
     pub origin_type: String,
     /// From the origin on. The last one refers to the block.
     pub steps: Vec<Step>,
-    /// A part of the path may be stale: an unnamed piece of memory, a slot of a running frame.
+    /// A part of the path may be stale: an unnamed piece of memory, a slot of a running frame. Of a lost block: memory that was not
+    /// searched may have a pointer to it.
     #[serde(default, skip_serializing_if = "is_default")]
     pub possibly: bool,
     /// The last reference points into the block, not to its start.

@@ -174,7 +174,7 @@ pub fn search(
     let is_answered = |(answer, is_freed): (&Option<Answer>, &bool)| *is_freed || answer.is_some();
     let has_all = best.iter().zip(&is_freed).all(is_answered);
     search.stopped.take_if(|why| *why == Stop::Stack && has_all);
-    limits.extend(missing_stacks.filter(|_| best.contains(&None)));
+    limits.extend(missing_stacks.filter(|_| !has_all));
     let of_memory = best.iter().zip(blocks).filter(|(_, block)| !block.is_handle);
     let mut answers = of_memory.flat_map(|(answer, _)| answer);
     if answers.any(|(class, _)| *class == Class::Lost) {

@@ -32,7 +32,7 @@ const NOT_TRACKED: &str = "an object that Python's collector does not track refe
 
 const NOT_SEARCHED: &str = "memory that was not searched may refer to it";
 
-const IN_RAW_MEMORY: &str = "memory that an extension allocated may refer to it";
+const IN_RAW_MEMORY: &str = "raw memory of Python's allocator may refer to it";
 
 /// Words of the copy that point to blocks or objects which the walk does not explain.
 #[derive(Default)]

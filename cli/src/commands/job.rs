@@ -43,7 +43,8 @@ pub fn execute(args: &ReportArgs, rules: &Rules, inputs: Inputs, form: Form) -> 
     let places: Vec<_> = inputs.places.collect();
     let mut job = many::job(&places, &how, &options);
     // A text on standard error lists them.
-    if !args.output.on_stderr || form != Form::Text {
+    let lists = args.output.on_stderr && form == Form::Text && args.output.output.is_none();
+    if !lists || job.processes.is_empty() {
         many::fail_unreadable(&job.unreadable);
     }
     if job.processes.is_empty() {

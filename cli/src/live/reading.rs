@@ -205,7 +205,9 @@ impl Row {
     /// What [`Row::matches`] depends on.
     pub fn searched(&self) -> (RowKey, u64) {
         let stacks = self.stacks.iter().map(|stack| stack.stack.0);
-        (self.key, stacks.fold(0, |all, stack| all.rotate_left(1) ^ stack))
+        // Kinds are only added.
+        let kinds = self.site.kinds.len() as u64;
+        (self.key, stacks.fold(kinds, |all, stack| all.rotate_left(1) ^ stack))
     }
 
     /// Whether all these words, in lower case, occur in it: in its call site, its kinds, or a frame of its stacks.

@@ -305,8 +305,11 @@ impl Target {
             && reader::is_running(&self.recording).is_ok_and(|runs| runs)
             && reader::pulse(&self.recording).is_ok_and(|now| now == *pulse);
         stays.then(|| {
+            let at_ns = reading.at_ns + u64::try_from(read.elapsed().as_nanos()).unwrap_or(0);
             Arc::new(Reading {
-                at_ns: reading.at_ns + u64::try_from(read.elapsed().as_nanos()).unwrap_or(0),
+                at_ns,
+                // Without figures of the driver, it is that of now.
+                ledger_at_ns: self.paired.as_ref().map_or(at_ns, |_| reading.ledger_at_ns),
                 ..Reading::clone(reading)
             })
         })
@@ -319,7 +322,11 @@ impl Target {
         let mut snapshot = reader::read_once(&self.recording)?;
         names.look_up(&mut snapshot, self.root.clone());
         let is_running = snapshot.process.state == ProcessState::Running;
-        let usage = self.usage.as_ref().filter(|_| self.is_new && is_running);
+        // An answer without figures is of no instant.
+        let usage = self
+            .usage
+            .as_ref()
+            .filter(|(_, usage)| is_running && (self.is_new || usage.devices.is_empty()));
         snapshot.usage = usage.map(|(uuids, usage)| driver::of_devices(&snapshot.devices, uuids, usage));
         self.is_new = false;
         let mut reading = Reading::of(&snapshot, self.recording.clone());
@@ -328,7 +335,8 @@ impl Target {
         }
         let reading = Arc::new(reading);
         if snapshot.usage.is_some() {
-            self.paired = Some(Arc::clone(&reading));
+            let has_figures = self.usage.as_ref().is_some_and(|(_, usage)| !usage.devices.is_empty());
+            self.paired = has_figures.then(|| Arc::clone(&reading));
         }
         // An allocation whose free has begun may be restored, and then the counters are as before.
         let is_settled = snapshot.taken.in_flight == 0 && !reading.finished;

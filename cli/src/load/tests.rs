@@ -201,12 +201,28 @@ fn a_copy_of_a_recording_counts_once() {
     // The process has not ended, so the copy may lack something; what two copies lack is not known.
     copy("a.culeak");
     assert_eq!(counted(), [at("b.culeak")]);
-    assert_eq!(once(vec![at("b.culeak"), at("a.culeak")]), [at("b.culeak")]);
-    let opened = fs::File::options().write(true).open(&own).expect("opened");
-    let ended = offset_of!(Header, ended_ns) as u64;
-    opened.write_all_at(&1u64.to_le_bytes(), ended).expect("written");
+    copy("c.culeak");
+    assert_eq!(counted(), [at("b.culeak")]);
+    let given = ["b.culeak", "a.culeak", "c.culeak"].map(at);
+    assert_eq!(once(given.to_vec()), [at("b.culeak")]);
+    let early = ["a.culeak", "c.culeak"].map(at);
+    assert_eq!(once(early.to_vec()), early);
+    let store = |name: &str, offset: usize| {
+        let opened = fs::File::options()
+            .write(true)
+            .open(folder.path().join(name))
+            .expect("opened");
+        opened
+            .write_all_at(&1u64.to_le_bytes(), offset as u64)
+            .expect("written");
+    };
+    store("b.culeak", offset_of!(Header, ended_ns));
+    assert_eq!(counted(), [at("b.culeak")]);
     copy("a.culeak");
     assert_eq!(counted(), [at("a.culeak")]);
+    // An automatic snapshot is of another time.
+    store("c.culeak", offset_of!(Header, dumped_plus_one));
+    assert_eq!(counted(), [at("a.culeak"), at("c.culeak")]);
 }
 
 #[test]

@@ -111,7 +111,7 @@ impl OutputArgs {
         page: impl FnOnce() -> Document,
     ) -> Result<(), Failure> {
         match form {
-            Form::Text if self.is_printed() => document::print(page),
+            Form::Text if self.is_printed() && !self.on_stderr => document::print(page),
             Form::Json => self.write(form, |out| text::write_json(value, out)),
             _ => self.write(form, |out| write_pages(form, title, vec![(String::new(), page())], out)),
         }

@@ -181,12 +181,16 @@ const LINKS: [(&str, usize); 3] = [
 /// Whether blazesym would open a special file when it reads this file's DWARF. It opens the targets of the file's links,
 /// relative to the file's folder, and the package (`.dwp`) beside it, without checks. A debug link to an existing file also
 /// counts as unsafe: a matching file is already [`Located::debug`], and any other makes blazesym fail.
+/// A malformed link counts as unsafe, too.
 ///
 /// # Errors
-/// The links cannot be read.
+/// The machine refuses to read the links.
 pub fn has_unsafe_links(path: &Path) -> io::Result<bool> {
     let is_special = |path: &Path| path.metadata().is_ok_and(|metadata| !metadata.is_file());
-    let companions = companions(path)?;
+    let companions = match companions(path) {
+        Err(error) if error.raw_os_error().is_none() => return Ok(true),
+        companions => companions?,
+    };
     let mut companions = companions.iter();
     Ok(companions.any(|(link, target)| is_special(target) || *link == Some(DEBUG_LINK) && target.exists()))
 }
@@ -203,7 +207,12 @@ pub fn with_companions(path: &Path) -> Vec<PathBuf> {
 /// The other files that blazesym reads, and the section that names each.
 fn companions(path: &Path) -> io::Result<Vec<(Option<&'static str>, PathBuf)>> {
     let links = linked_names(&ReadCache::new(open_regular(path)?))?;
-    let own = path.canonicalize()?;
+    let own = match path.canonicalize() {
+        Ok(own) => own,
+        // A deleted file, or one in the root of a process: blazesym, too, takes the path as it is then.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => path.to_path_buf(),
+        Err(error) => return Err(error),
+    };
     let mut package = path.as_os_str().to_owned();
     package.push(".dwp");
     let targets = links

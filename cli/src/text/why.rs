@@ -406,7 +406,7 @@ pub(super) fn sums(why: &Why) -> Vec<Sum> {
         let possibly = possibly(total.possibly_bytes, total.tally.bytes);
         rows.push((
             name,
-            format!("{}{}{possibly}", parts::tally(total.tally), meaning(total.class)),
+            format!("{}{possibly}{}", parts::tally(total.tally), meaning(total.class)),
         ));
     }
     if let Some(filter) = &why.filter {

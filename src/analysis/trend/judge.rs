@@ -28,6 +28,8 @@ const POINTS_COMPARED: usize = 200;
 const PAUSE: usize = 2;
 /// So many rises above all earlier points, at the end, may be the beginning of growth.
 const RECORDS: usize = 2;
+/// So many points at the end of a series show whether it still slows; an odd number, for a middle.
+const STRAIGHT: usize = 7;
 /// Growth has slowed or stopped if the slope after a bend is below this fraction of the slope before it.
 const SLOWED: f64 = 0.5;
 const STOPPED: f64 = 0.1;
@@ -124,10 +126,21 @@ fn climbs_at_end(ys: &[f64]) -> Option<usize> {
         from -= 1;
     }
     let before = quantile(&ys[..from], 1.0);
-    let slows = from == 0 && 2.0 * ys[ys.len() / 2] > ys[0] + ys[ys.len() - 1];
+    let last = ys[ys.len() - 1];
+    let slows = from == 0 && 2.0 * ys[ys.len() / 2] > ys[0] + last && !has_straight_end(ys);
     let mut records = (from + 1..ys.len()).filter(|&at| ys[at] > ys[at - 1].max(before));
     let first = records.next().filter(|_| !slows)?;
     (1 + records.count() >= RECORDS).then_some(first - 1)
+}
+
+/// Whether a series that only rises, and does so more slowly, has stopped slowing: its last points are on a line or steeper, and gain some of
+/// what it gained.
+fn has_straight_end(ys: &[f64]) -> bool {
+    let Some(end) = ys.len().checked_sub(STRAIGHT).map(|from| &ys[from..]) else {
+        return false;
+    };
+    let [first, middle, last] = [0, STRAIGHT / 2, STRAIGHT - 1].map(|at| end[at]);
+    2.0 * middle <= first + last && last - first >= 0.01 * (last - ys[0])
 }
 
 /// The first point of the last half, quarter or eighth, if this part alone is growing, and to more than before. A quarter or an eighth

@@ -43,7 +43,11 @@ pub fn used_of_deque(copy: &Image, place: u64, chunk: &Chunk) -> Option<Range<u6
             true => (begin.0, end.0),
             false => (end.1.start, begin.1.end),
         };
-        let parts = [(map, begin.2..end.2 + 8), (begin.1, begin.0..to), (end.1, from..end.0)];
+        let parts = [
+            (map, begin.2..end.2.saturating_add(8)),
+            (begin.1, begin.0..to),
+            (end.1, from..end.0),
+        ];
         let is_of_chunk = |memory: &Range<u64>| match chunk.heap {
             Heap::Unknown => memory.contains(&chunk.start),
             _ => memory.start == chunk.start && memory.end <= chunk.start + chunk.bytes,

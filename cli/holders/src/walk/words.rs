@@ -60,7 +60,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Whether this is a counted pointer to a tensor that nothing has led to.
+    /// Whether this is a counted pointer to a tensor that nothing has led to, and of which no Python object is an owner.
     fn may_own(&mut self, tail: &Later) -> bool {
         let Target::Node(id, _) = tail.to else { return false };
         let start = self.graph.address(id);
@@ -68,6 +68,16 @@ impl Walk<'_, '_> {
             && self.copy.word(self.graph.address(tail.from) + tail.edge.index() * 8) == start
             && matches!(self.kind_of(start), Kind::Tensor | Kind::PlainTensor)
             && matches!(counts::of(self.copy, start), Some(Count::Intrusive(_)))
+            && !self.is_owned_by_object(start)
+    }
+
+    /// Whether the Python object of this tensor owns it, and not the other way round.
+    fn is_owned_by_object(&mut self, start: u64) -> bool {
+        let Some(chunk) = self.native.chunk(self.copy, start) else {
+            return false;
+        };
+        self.word_to_object(chunk)
+            .is_some_and(|(_, word)| !counts::is_kept(self.copy, start, word))
     }
 
     /// Everything that was put off.
@@ -286,10 +296,27 @@ impl Walk<'_, '_> {
         self.queues.iter().any(|queue| !queue.is_empty())
     }
 
+    /// The place of the word that leads to the Python object of what begins this chunk, and the word.
+    fn word_to_object(&mut self, chunk: Chunk) -> Option<(u64, u64)> {
+        const MOST: u64 = 1024;
+        let start = chunk.start;
+        let python = self.python.as_deref_mut()?;
+        let words = (0..chunk.bytes.min(MOST) / 8).map(|place| (place, self.copy.word(start + place * 8)));
+        let mut words = words.filter(|(_, word)| {
+            let object = word & !1;
+            let may_be_object = object >= PAGE && object & 7 == 0 && self.copied.contains(&object);
+            may_be_object && self.copy.has(object) && counts::refers_back(self.copy, object, start)
+        });
+        words.find(|(_, word)| {
+            let object = word & !1;
+            let of = python.object(self.copy, object);
+            of.is_some_and(|of| is_place_of_object(self.copy, python, self.native, object, of))
+        })
+    }
+
     /// The Python object of a tensor, a storage or a node of autograd. It refers back to its owner. If the owner keeps it,
     /// this is a reference; otherwise it is borrowed. Returns the word, which is not to be followed.
     pub(super) fn object_of(&mut self, from: NodeId, chunk: Chunk, kind: Kind) -> u64 {
-        const MOST: u64 = 1024;
         let start = chunk.start;
         let may_have_one = match kind {
             Kind::Tensor | Kind::PlainTensor | Kind::Storage => true,
@@ -300,20 +327,8 @@ impl Walk<'_, '_> {
         if !may_have_one {
             return 0;
         }
-        for place in 0..chunk.bytes.min(MOST) / 8 {
-            let word = self.copy.word(start + place * 8);
+        if let Some((place, word)) = self.word_to_object(chunk) {
             let object = word & !1;
-            let may_be_object = object >= PAGE && object & 7 == 0 && self.copied.contains(&object);
-            if !may_be_object || !self.copy.has(object) || !counts::refers_back(self.copy, object, start) {
-                continue;
-            }
-            let Some(python) = self.python.as_deref_mut() else {
-                break;
-            };
-            let of = python.object(self.copy, object);
-            if !of.is_some_and(|of| is_place_of_object(self.copy, python, self.native, object, of)) {
-                continue;
-            }
             if counts::is_kept(self.copy, start, word) {
                 let edge = Edge::word(place);
                 match self.graph.find(self.copy, object) {

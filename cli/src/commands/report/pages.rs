@@ -112,12 +112,16 @@ fn write_item(args: &ReportArgs, rules: &Rules, item: &Loaded, form: Form, out: 
         Shape::Tree => tree(args, rules, item),
         _ => {
             let report = Report::of(&item.snapshot, &args.suppressing(rules, item, form));
-            let mut views = view.view.clone();
-            for (view, is_implied) in [
+            let implied = [
                 (Shape::Objects, only_objects(&args.selection.kind)),
                 (Shape::Stacks, view.full_stacks),
-            ] {
-                if is_implied && !views.contains(&view) {
+            ];
+            let implied = implied
+                .into_iter()
+                .filter_map(|(view, is_implied)| is_implied.then_some(view));
+            let mut views = Vec::new();
+            for view in view.view.iter().cloned().chain(implied) {
+                if !views.contains(&view) {
                     views.push(view);
                 }
             }

@@ -6,7 +6,7 @@ use std::process;
 
 use culeak::format::RANK_VARIABLES;
 use culeak::recording::{Recording, Session};
-use culeak::snapshot::Usage;
+use culeak::snapshot::{DeviceUsage, Usage};
 
 /// An empty recording of a process with these numbers.
 fn record(folder: &Path, pid: u32, parent_pid: u32) -> PathBuf {
@@ -18,7 +18,7 @@ fn record(folder: &Path, pid: u32, parent_pid: u32) -> PathBuf {
         depth: 128,
         pid_namespace: 0,
         time_namespace: 0,
-        process_start_ticks: 0,
+        process_start_ticks: culeak::proc::start_ticks(pid).unwrap_or(0),
         executable: b"app",
         command_line: b"app\0",
         host: b"host",
@@ -121,12 +121,12 @@ fn figures_of_the_driver_are_paired_with_the_recording_of_the_same_time_and_then
         Some(Message::Reading(reading)) => reading,
         _ => panic!("no reading"),
     };
-    let usage = |bytes| {
+    let usage = |devices| {
         let usage = Usage {
-            source: format!("{bytes}"),
+            devices: vec![DeviceUsage::default(); devices],
             ..Usage::default()
         };
-        Some((Vec::new(), usage))
+        Some((vec!["GPU-0".to_owned()], usage))
     };
     target.answered(usage(1));
     assert!(target.is_new);
@@ -139,6 +139,12 @@ fn figures_of_the_driver_are_paired_with_the_recording_of_the_same_time_and_then
     target.answered(usage(1));
     let third = read(&mut target);
     assert_eq!(third.ledger_at_ns, third.at_ns, "the same figures are paired again");
+    // Without figures there is nothing to pair.
+    target.answered(usage(0));
+    read(&mut target);
+    target.last = None;
+    let last = read(&mut target);
+    assert!(target.paired.is_none() && last.ledger_at_ns == last.at_ns);
 }
 
 #[test]

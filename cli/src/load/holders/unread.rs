@@ -37,9 +37,11 @@ pub(super) fn doubt_lost(holders: &mut Holders, snapshot: &Snapshot, is_of_torch
         });
     }
     if paths.len() > first {
-        holders.search.limits.push(format!(
+        let said = format!(
             "{} of managed memory was not searched: a block that only it points to is possibly lost",
             words::bytes(bytes)
-        ));
+        );
+        // First, since a verdict that lacks this names few of them.
+        holders.search.limits.insert(0, said);
     }
 }

@@ -239,6 +239,13 @@ fn growth_that_begins_late_or_only_slows_does_not_pass_and_what_ended_does() {
         sentence.contains("has grown in 39 of 39 steps") && sentence.ends_with("are too few to judge"),
         "{sentence}"
     );
+    // Few snapshots, most of them of a warm-up, and then a steady pace.
+    for (steps, pace, rises) in [(3, 5, 10), (2, 10, 12), (13, 5, 9)] {
+        let warm = (0..=steps).map(|nth| 500 * nth / steps);
+        let values: Vec<u64> = warm.chain((1..=rises).map(|nth| 500 + pace * nth)).collect();
+        let (grows, sentence) = may_grow(&values);
+        assert!(grows, "{sentence}");
+    }
     let wave: Vec<u64> = (0..40).map(|nth| 100 + 10 * (nth % 8)).collect();
     let warm: Vec<u64> = (0..40).map(|nth| 50 * nth.min(10)).collect();
     let slower: Vec<u64> = (0..40).map(|nth| 4000 - 4000 / (1 + nth * nth)).collect();
