@@ -12,6 +12,7 @@ use culeak::snapshot::{DeviceUsage, Usage};
 fn record(folder: &Path, pid: u32, parent_pid: u32) -> PathBuf {
     let path = folder.join(format!("app.run1.host.{pid}.culeak"));
     let name = CString::new(path.as_os_str().as_bytes()).expect("a path");
+    let host = culeak::reader::host_name().expect("a name");
     let session = Session {
         pid,
         parent_pid,
@@ -21,7 +22,7 @@ fn record(folder: &Path, pid: u32, parent_pid: u32) -> PathBuf {
         process_start_ticks: culeak::proc::start_ticks(pid).unwrap_or(0),
         executable: b"app",
         command_line: b"app\0",
-        host: b"host",
+        host: host.as_bytes(),
         ranks: [None; RANK_VARIABLES.len()],
     };
     assert!(Recording::create(&name, &session).is_ok());
