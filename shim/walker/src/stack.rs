@@ -278,8 +278,8 @@ fn copy<T: Copy>(address: u64, words: &mut [T]) -> bool {
     // For page 0 the kernel sees a null pointer and does not read it.
     let is_readable = address >= PAGE && (address & !(PAGE - 1)..end).step_by(PAGE as usize).all(readable);
     if is_readable {
-        // SAFETY: every page of the source was readable just now; the destination is `words`.
-        unsafe { std::ptr::copy_nonoverlapping(address as *const u8, words.as_mut_ptr().cast::<u8>(), length) };
+        // SAFETY: every page of the source was readable just now; the destination is `words`, which may be on the stack that is read.
+        unsafe { std::ptr::copy(address as *const u8, words.as_mut_ptr().cast::<u8>(), length) };
     }
     is_readable
 }

@@ -81,11 +81,6 @@ pub fn is_marked(copy: &Image, object: u64) -> bool {
     copy.word(object.wrapping_add(8)) & HAS_OBJECT != 0
 }
 
-/// Whether one intrusive pointer owns the object, besides that of its Python object.
-pub fn has_one_owner(copy: &Image, object: u64) -> bool {
-    intrusive(copy, object) == Some(1 + u64::from(is_marked(copy, object)))
-}
-
 /// Whether the object keeps its Python object, to which this word of it leads: it does as long as something else than that
 /// refers to it. Older versions of PyTorch mark the word.
 pub fn is_kept(copy: &Image, object: u64, word: u64) -> bool {

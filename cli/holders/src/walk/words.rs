@@ -48,10 +48,7 @@ impl Walk<'_, '_> {
                         // lead to memory of the program.
                         match self.native.is_driver_although_reached(self.copy, address) {
                             true => self.put_off(from, edge, to),
-                            false => {
-                                let is_sure = to_counted && counts::has_one_owner(self.copy, address);
-                                self.offer(id, from, edge, WORD, !is_sure, unnamed);
-                            }
+                            false => self.offer(id, from, edge, WORD, true, unnamed),
                         }
                     }
                 }
@@ -203,12 +200,12 @@ impl Walk<'_, '_> {
         }
         let is_unnamed = self.kind_of(start) == Kind::Unnamed;
         let chunk = self.native.chunk(self.copy, start);
-        // Raw memory of Python's allocator is a part of what has it.
-        let is_apart = u8::from(chunk.is_none_or(|chunk| chunk.heap != Heap::Python));
         let unnamed = match (is_unnamed, self.graph.kind(from)) {
             (false, _) => 0,
-            (true, NodeKind::Native) => self.graph.unnamed(from) + is_apart,
-            (true, _) => is_apart,
+            (true, NodeKind::Native) => self.graph.unnamed(from) + 1,
+            // Raw memory of Python's allocator is a part of the object that has it.
+            (true, NodeKind::Python) if chunk.is_some_and(|chunk| chunk.heap == Heap::Python) => 0,
+            (true, _) => 1,
         };
         let is_buffer = is_unnamed && self.python.is_some() && chunk.is_some_and(|chunk| chunk.bytes > LARGE);
         let is_window = chunk.is_some_and(|chunk| chunk.heap == Heap::Unknown) && !self.is_sure_object(start);
