@@ -209,8 +209,7 @@ pub fn places(argument: impl AsRef<OsStr>) -> Found {
     }
 }
 
-/// The places without those that name a file or process again, or a copy of a recording, each of which is reported: its memory would
-/// count twice.
+/// Removes, with a note, places that name a file or a process again, and copies of recordings: their memory would count twice.
 pub fn once(places: Vec<Place>) -> Vec<Place> {
     let mut seen = BTreeSet::new();
     let is_new = |place: &Place| {

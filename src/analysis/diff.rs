@@ -336,27 +336,10 @@ fn callers<'a>(
     [before, after]: &[CallStacks<'a>; 2],
 ) -> Vec<CallerChange<'a>> {
     let has_blocks = old.into_iter().chain(new).any(Row::has_blocks);
-    let none = Tally::default();
     let old = old.into_iter().flat_map(|row| row.by_stack(has_blocks));
-    let old = old.map(|(stack, tally)| {
-        (
-            before.get(stack),
-            Change {
-                before: tally,
-                after: none,
-            },
-        )
-    });
+    let old = old.map(|(stack, tally)| (before.get(stack), Change::of(tally, Tally::default())));
     let new = new.into_iter().flat_map(|row| row.by_stack(has_blocks));
-    let new = new.map(|(stack, tally)| {
-        (
-            after.get(stack),
-            Change {
-                before: none,
-                after: tally,
-            },
-        )
-    });
+    let new = new.map(|(stack, tally)| (after.get(stack), Change::of(Tally::default(), tally)));
     let all: Vec<_> = new.chain(old).collect();
     let (_, shares) = callers::shares(&all, false, Change::join);
     let change = |(caller, change): Share<'a, Change>| CallerChange { change, caller };

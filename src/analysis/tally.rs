@@ -99,6 +99,10 @@ pub struct Change {
 }
 
 impl Change {
+    pub fn of(before: Tally, after: Tally) -> Change {
+        Change { before, after }
+    }
+
     pub fn bytes(&self) -> i128 {
         i128::from(self.after.bytes) - i128::from(self.before.bytes)
     }

@@ -231,7 +231,7 @@ fn blocks_that_are_allocated_after_the_trace_began_have_lines() {
     assert!(after.contains("older than PyTorch's history"), "{after}");
     assert!(
         !after.contains("running for"),
-        "the time of an event is not that of the process\n{after}"
+        "the time of an event is shown as the age of the process\n{after}"
     );
     report(&traced, &["--trace=off", "--yes"]);
     // It was on when it was asked for the second time.

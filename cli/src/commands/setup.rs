@@ -142,7 +142,7 @@ fn arguments_for_fish(whole: &Command) -> String {
     lines.filter(|line| !line.ends_with("\"\"\n")).collect()
 }
 
-/// Which page is that of a command; `None`: that of the program.
+/// The index of the page of a command, or of the program for `None`.
 fn page_of(command: Option<&str>, pages: &[File]) -> Result<usize, Failure> {
     let name = command.map_or(NAME.to_owned(), |command| format!("{NAME}-{command}"));
     let page = pages.iter().position(|(file, _)| *file == format!("{name}.1"));

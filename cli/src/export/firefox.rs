@@ -64,7 +64,7 @@ fn add_process(file: &mut File, rank: Option<&str>, snapshot: &Snapshot, options
     if !listed.is_sorted_by_key(time) {
         listed.sort_by_key(time);
     }
-    // From times of the process to those of the file.
+    // The file counts time from `zero`, the process from its start.
     let offset = snapshot.process.started_unix_ns.saturating_sub(zero);
     let clock = |time_ns: u64| Timestamp::from_nanos_since_reference(offset.saturating_add(time_ns));
     let process = &snapshot.process;

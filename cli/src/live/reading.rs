@@ -36,7 +36,7 @@ pub struct Reading {
     /// Objects without an address that exist, by kind, most first.
     pub objects: Vec<(&'static str, u64)>,
     pub ledger: Document,
-    /// When its figures were known, those of the recording and those of the driver.
+    /// The time of the ledger's figures, which are older than the rows if the driver was asked before.
     pub ledger_at_ns: u64,
     /// What was not recorded, in one line.
     pub losses: Text,

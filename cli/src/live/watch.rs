@@ -308,7 +308,7 @@ impl Target {
             let at_ns = reading.at_ns + u64::try_from(read.elapsed().as_nanos()).unwrap_or(0);
             Arc::new(Reading {
                 at_ns,
-                // Without figures of the driver, it is that of now.
+                // A ledger without figures of the driver does not grow old.
                 ledger_at_ns: self.paired.as_ref().map_or(at_ns, |_| reading.ledger_at_ns),
                 ..Reading::clone(reading)
             })

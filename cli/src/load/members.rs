@@ -32,7 +32,7 @@ pub struct Members {
     pub snapshots: Vec<PathBuf>,
     /// Folders that cannot be read, and why there are no members.
     pub failures: Vec<Failure>,
-    /// What lies below folders with members, and is none, in a sentence.
+    /// A sentence about recordings that are left out, because they are below a folder that has some itself.
     pub left_out: Option<String>,
     /// What the runs of these recordings did not record.
     pub unrecorded: Vec<String>,

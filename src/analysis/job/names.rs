@@ -183,7 +183,7 @@ impl<'a> Names<'a> {
         })
     }
 
-    /// Who is unlike the others; if nobody is, what those have that have any.
+    /// Names the processes that differ from the others. If none does, the range of the values.
     pub fn sentence(&self, what: Values, judged: &Judged, values: &[Example]) -> String {
         match judged.unlike.is_empty() {
             true => self.in_common(what, values, judged.range.of_processes),

@@ -240,7 +240,7 @@ impl Judging<'_> {
         }
     }
 
-    /// The findings of all groups as one. `parts`: those of the call site.
+    /// The findings of all groups in one sentence. `parts`: what each process holds through each stack of the call site.
     fn find(&mut self, judged: &Judged, parts: &[Part]) -> Option<StandsOut> {
         judged
             .members()

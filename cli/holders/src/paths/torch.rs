@@ -4,8 +4,8 @@ use super::names::Kind;
 use crate::native::kinds::Kind as ClassKind;
 use crate::starts_with_one;
 
-/// The words of an `AutogradMeta` in which the gradient may be: behind a `std::string`, which has one word in libraries with the ABI
-/// before that of C++11, as PyTorch's on PyPI up to 2.6.
+/// The words of an `AutogradMeta` in which the gradient may be. It follows a `std::string`, which takes one word in libraries with GCC's
+/// older ABI, such as PyTorch from PyPI up to 2.6.
 pub(super) const GRADIENT: [u64; 2] = [2, 5];
 
 /// How paths call what is known about a class.

@@ -19,16 +19,18 @@ const LARGE: u64 = 64 << 10;
 
 impl Walk<'_, '_> {
     /// Where the last words of chunks lead to: half of them are stale, so they come after all that is certain. What they lead
-    /// to belongs to the phase in which the chunk was reached. `to_counted`: only to tensors that nothing has led to. These count their
-    /// owners, so they have some.
+    /// to belongs to the phase in which the chunk was reached. `to_counted`: only to tensors that nothing has led to, which have owners,
+    /// since they count them.
     pub fn search_tails(&mut self, to_counted: bool) {
+        let mut others = Vec::new();
         while !self.tails.is_empty() && self.budget.stopped().is_none() {
-            let tails = std::mem::take(&mut self.tails).into_iter();
-            let (mut tails, others): (Vec<Later>, Vec<Later>) =
-                tails.partition(|tail| !to_counted || self.may_own(tail));
-            self.tails = others;
-            if tails.is_empty() {
-                break;
+            let mut tails = std::mem::take(&mut self.tails);
+            if to_counted {
+                // What may not own now does not later: more was reached then.
+                let (owners, mut rest): (Vec<Later>, Vec<Later>) =
+                    tails.into_iter().partition(|tail| self.may_own(tail));
+                tails = owners;
+                others.append(&mut rest);
             }
             tails.sort_by_key(|tail| self.graph.phase(tail.from));
             for Later { from, edge, to } in tails {
@@ -55,9 +57,11 @@ impl Walk<'_, '_> {
             }
             self.run();
         }
+        others.append(&mut self.tails);
+        self.tails = others;
     }
 
-    /// Whether this is a counted pointer to a tensor that nothing has led to, and of which no Python object is an owner.
+    /// Whether the pointer leads to the start of a tensor that counts its owners, was not reached, and is not owned by its Python object.
     fn may_own(&mut self, tail: &Later) -> bool {
         let Target::Node(id, _) = tail.to else { return false };
         let start = self.graph.address(id);
