@@ -131,3 +131,19 @@ impl Snapshot {
         self.holders.as_ref().map_or(Ok(()), Holders::validate)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::FRAMES_IN_ALL;
+    use crate::sample::serving;
+
+    #[test]
+    fn more_frames_than_those_of_any_program_are_refused() {
+        let mut snapshot = serving();
+        let mut long = snapshot.stacks[0].clone();
+        long.frames = vec![long.frames[0]; 60_000];
+        snapshot.stacks = vec![long; FRAMES_IN_ALL.div_ceil(60_000) + 1];
+        let error = snapshot.validate().expect_err("refused");
+        assert!(error.contains("frames in total"), "{error}");
+    }
+}

@@ -132,10 +132,6 @@ fn enormous_stacks_are_refused_before_use() {
         json["stacks"][0]["frames"] = json!(vec![0; 1_000]);
     });
     assert!(inlined.contains("stacks: row 0 has"), "{inlined}");
-    let many = error_after(|json| {
-        json["stacks"] = json!(vec![json!({"frames": vec![0; 65_000], "truncated": false}); 600]);
-    });
-    assert!(many.contains("frames in total"), "{many}");
     let few = json!({"function": "f", "file": null, "line": null, "inlined": true});
     let shared = error_after(|json| {
         json["locations"][0]["symbols"] = json!(vec![few; 10_000]);

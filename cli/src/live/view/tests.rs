@@ -304,7 +304,7 @@ fn the_selected_row_stays_on_the_screen() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
     fn any_size_and_any_keys_are_accepted(
