@@ -9,6 +9,7 @@ import os
 import pathlib
 
 from harness import CULEAK, HERE, Missing, claim, expect, expect_equal, tail
+from objects import at, objects_of
 from pairs import sanitizer
 
 ORDERS = {"before": lambda other: (other, CULEAK), "behind": lambda other: (CULEAK, other)}
@@ -90,6 +91,13 @@ def released_memory_is_no_longer_in_the_ledger(t, case):
     if phase != "awake":
         freed = next(line for line in done.results() if line.startswith("freed_mib"))
         expect_equal(freed, f"freed_mib {region >> 20}", "bytes that pause() released to the driver")
+    if phase == "asleep":
+        # What stays on the device has a line.
+        executables = [row for row in objects_of(snapshot) if row["kind"] == "graph-exec"]
+        expect([at(snapshot, row, "saver_graph") for row in executables] == [True], f"executable graphs: {executables}\n{snapshot.where()}")
+        pooled = [row for row in snapshot.rows if row["kind"] == "tensor" and at(snapshot, row, "saver_pool")]
+        expect(pooled, f"no tensor of the graph's pool\n{snapshot.where()}")
+        expect(ledger.get(("context", None), 0) > 0, f"no context in {ledger}")
 
 
 # ---- profilers and checkers ----

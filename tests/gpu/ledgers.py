@@ -92,6 +92,8 @@ def a_checkpointed_process_has_nothing_on_the_device_until_it_is_restored(t):
         done = t.run(t.python, HERE / "victims" / "checkpoint.py", watched.pid, what, how="bare").must(0)
         if "UNSUPPORTED" in done.out:
             raise Missing("a driver that can checkpoint processes")
+        # CU_PROCESS_STATE_CHECKPOINTED and _RUNNING.
+        expect_equal(done.fact("state"), {"checkpoint": 2, "restore": 0}[what], f"the state that the driver says, after {what}")
 
     with Watched(t, command=[t.python, PROGRAM]) as watched:
         reserved = facts(watched)["reserved"]

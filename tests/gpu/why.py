@@ -5,6 +5,7 @@ Each program runs once, and its claims share what was found. A failure prints th
 
 import collections
 import json
+import math
 import re
 import threading
 from concurrent.futures import Future
@@ -13,7 +14,7 @@ from frameworks import SLAB, UNCACHED
 from harness import HERE, Failure, Missing, allocations, claim, expect, expect_equal, tail
 from observed import Watched
 
-PROGRAMS = ["kv_caches", "logits", "trainer", "lightning", "peft", "cached_method", "logged_error", "rebuilt_ddp", "loader"]
+PROGRAMS = ["kv_caches", "generated", "logits", "trainer", "lightning", "peft", "cached_method", "logged_error", "rebuilt_ddp", "loader"]
 JAX = {**SLAB, "CULEAK_JAX_BUFFERS": "addresses"}
 
 
@@ -31,7 +32,7 @@ class Answer:
         rows = list(allocations(data))
         held, self.tensors = data["holders"], {row["address"] for row in rows if row["kind"] == "tensor"}
         self.segments = sum(row["bytes"] for row in rows if row["kind"] == "device")
-        self.search, self.retainers = held["search"], held.get("retainers", [])
+        self.search, self.retainers, self.made = held["search"], held.get("retainers", []), held.get("tensors", [])
         self.blocks = [{**held["paths"][block["path"]], **block} for block in held["blocks"]]
         self.where = f"  {path}"
 
@@ -286,11 +287,45 @@ def a_real_program_has_the_same_holders_recorded_and_not(t, name):
     expect_same(*(sorted(seen.answer.roots()) for seen in (recorded, unrecorded)), "what roots retain", unrecorded.answer.where)
 
 
+def sets_of_holders(seen):
+    """The class of each block that the program names, and all that frees it, in any order."""
+    rows = []
+    for label, _, address, _ in seen.expected:
+        block, holders = seen.answer.at(address), set()
+        expect(block, f"{label} {address:#x} has no answer\n{seen.answer.where}")
+        at = block.get("retainer")
+        while at is not None:
+            retainer = seen.answer.retainers[at]
+            holders |= {retainer["name"], *retainer.get("also", [])}
+            at = retainer.get("parent")
+        rows.append((label, block["class"], *sorted(re.sub(r"^thread \d+", "thread", holder) for holder in holders)))
+    return sorted(rows)
+
+
 # JAX keeps some arrays in caches, too, of which now one and now another is named first.
-@claim(over=["cupy"], slow=True)
+@claim(over=["cupy", "jax"], slow=True)
 def an_array_program_has_the_same_holders_recorded_and_not(t, name):
-    unrecorded = searched(t, "fw_why_arrays", name, how="bare")
-    expect_same(holders_of(arrays(t, name)), holders_of(unrecorded), "holders of arrays", unrecorded.answer.where)
+    unrecorded = searched(t, "fw_why_arrays", name, env=SLAB if name == "jax" else None, how="bare")
+    expect_same(sets_of_holders(arrays(t, name)), sets_of_holders(unrecorded), "holders of arrays", unrecorded.answer.where)
+
+
+@claim(slow=True)
+def a_model_that_was_never_recorded_has_modules_shapes_and_a_page(t):
+    if t.run(t.python, "-c", "import transformers", how="bare").code != 0:
+        raise Missing("the Python package transformers")
+    with Watched(t, "bare", command=[t.python, HERE / "victims" / "fw_why_programs.py", "generated"]) as watched:
+        answer, named, page = Answer(t, watched), expected(watched), watched.folder / "why.html"
+        modules = t.cli("why", watched.pid, "--by", "module")
+        code, out, err = t.cli("why", watched.pid, "-o", page)
+        written = page.read_text() if code == 0 else tail(out + err)
+    expect(modules[0] == 0 and "GPT2LMHeadModel" in modules[1], f"culeak why --by module\n{tail(modules[1] + modules[2], 40)}")
+    expect("__main__.answers" in written, f"the page has no holder\n{written[:2000]}")
+    parameters = [answer.at(address) for label, _, address, _ in named if label == "parameter"]
+    for block in parameters:
+        made = block and answer.made[block["tensor"]]
+        # The allocator rounds up.
+        fits = made and made["dtype"] == "float32" and 0 <= block["bytes"] - 4 * math.prod(made["shape"]) < 512
+        expect(fits, f"a parameter's type and shape: {made}\n    {tell(block)}\n{answer.where}")
 
 
 OTHERS = {
@@ -362,6 +397,7 @@ def a_jax_program_that_was_never_recorded_has_the_same_answers(t):
     # XLA's allocator also has constants, temporary memory, and the ends of blocks.
     found = sum(block["bytes"] for block in seen.answer.blocks)
     expect(seen.held <= found, f"{found} bytes found, {seen.held} of live arrays\n{seen.answer.where}")
+    expect_equal(found, seen.reserved, f"bytes found (got) and bytes_in_use of memory_stats()\n{seen.answer.where}")
     expect_named(seen)
 
 

@@ -4,7 +4,8 @@
  * bytes, then "ready", and waits for the end of its input. -DOTHER_BACKEND: without tables. -DWRONG_SUM=1: reserved is another
  * sum for device 1. -DIDLE: device 1 has no blocks. -DUNCACHED: neither device has any. -DUNUSED: the library's allocator was not initialized; the program opens its argument, such a
  * copy. -DSTORAGES, with -DOTHER_BACKEND or -DUNCACHED: storages of tensors, of which those in `kept` have
- * memory of PyTorch's allocators. */
+ * memory of PyTorch's allocators. -DHOSTILE: lists without an end, which are free blocks (=1), neighbours (=2); or tables with more slots
+ * than any program needs (=3). */
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -170,6 +171,16 @@ int main(int argc, char **argv) {
     for (int device = 0; device < 2; device++) bytes += allocator->devices[device]->allocated;
 #ifdef STORAGES
     count = storages(&bytes);
+#endif
+#ifdef HOSTILE
+    static uint64_t endless[1 << 14];
+    struct pool *pool = &allocator->devices[0]->pools[1];
+    struct node *node = pool->root.parent;
+    for (int i = 0; i < 1 << 14; i++) endless[i] = (uint64_t)(endless + (i + 1) % (1 << 14));
+    if (HOSTILE == 1) node->left = node->right = node, pool->root.block = (struct block *)(1 << 16);
+    if (HOSTILE == 2) node->block->after = (struct block *)endless;
+    for (int i = 0; i < TABLES && HOSTILE == 3; i++)
+        allocator->tables[i] = (struct table){(struct entry *)endless, (1 << 23) - 1, 64 - 23, LONGEST, 0, 0.5f, 1 << 22};
 #endif
     printf("%llu %llu\nready\n", (unsigned long long)count, (unsigned long long)bytes);
     fflush(stdout);

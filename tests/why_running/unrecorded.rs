@@ -371,6 +371,29 @@ fn a_process_that_was_never_recorded_is_read_for_no_longer_than_the_limit() {
 }
 
 #[test]
+fn lists_without_an_end_cost_bounded_time_and_memory() {
+    for (list, code) in [("-DHOSTILE=1", 0), ("-DHOSTILE=2", 0), ("-DHOSTILE=3", 2)] {
+        let (mut child, ..) = unrecorded(&[list]);
+        // A reader that follows them to the end needs all of it, or does not end.
+        let output = Command::new("sh")
+            .args(["-c", "ulimit -v 4000000; exec \"$0\" report \"$1\""])
+            .arg(culeak())
+            .arg(child.id().to_string())
+            .output()
+            .expect("the CLI starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{list}: {said}");
+        let reason = [
+            "PyTorch's segments could not all be read",
+            "layout that is not understood",
+        ][usize::from(code > 0)];
+        assert!(said.contains(reason), "{list}: {said}");
+        drop(child.stdin.take());
+        child.wait().expect("ended");
+    }
+}
+
+#[test]
 #[ignore = "needs ptrace"]
 fn a_stopped_process_that_was_never_recorded_is_stopped_for_no_longer_than_the_limit() {
     let (mut child, _, _folder) = started(&recorded()[0].command, "unrecorded_numba.py");

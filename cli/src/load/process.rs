@@ -71,7 +71,7 @@ pub fn no_map(pid: u32, error: &io::Error, is_root: bool) -> String {
     match error.kind() {
         io::ErrorKind::PermissionDenied if is_root => format!(
             "process {pid}: its memory map cannot be read, even by root, without CAP_SYS_PTRACE (as in most containers); \
-             name its recording (*.{pid}.culeak)"
+             start the container with --cap-add=SYS_PTRACE or, if it was recorded, name its recording (*.{pid}.culeak)"
         ),
         io::ErrorKind::PermissionDenied => format!(
             "process {pid}: its memory map cannot be read (another user's process?); run culeak as that user or as root"

@@ -3,22 +3,30 @@
 //! CPython 3.14 and newer run a script for a debugger, between two lines of the main thread (`sys.remote_exec`). The interpreter of the
 //! process itself is asked to send it, since the versions must agree. The script switches the history on and writes what PyTorch knows to a
 //! file: then blocks that are allocated from now on have lines.
+//!
+//! The executable of the process and the files that it writes are its own, so the time, what is read of them, and what is deleted are limited.
 
-use std::io::{IsTerminal, Read, Write, stderr, stdin};
+use std::io::{self, IsTerminal, Read, Write, stderr, stdin};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use std::{fs, thread};
 
 use culeak::reader::open_no_link;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::{Loaded, unrecorded};
 use crate::errors::Failure;
 
-/// How long the process may take until it runs the script.
+/// How long the process may take until it has run the script.
 const PATIENCE: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_millis(20);
+/// The bytes that are read at most of what the process says, and of its snapshot: 100,000 blocks with 30 frames each have about 50 MB.
+const MOST_SAID: u64 = 16 << 10;
+const MOST_WRITTEN: u64 = 256 << 20;
 
 /// In the script, `FOLDER` and `ON` are replaced.
 const SCRIPT: &str = r#"
@@ -61,10 +69,11 @@ pub fn traced(pid: u32, on: bool, agreed: bool) -> Result<Loaded, Failure> {
     }
     let (inside, folder) =
         folder(pid, on).map_err(|error| failure(format!("no folder can be made for it: {error}")))?;
-    let result = run(pid, &inside, &folder).and_then(|()| written(&folder.join("snapshot.pickle")));
+    let result =
+        run(pid, &inside, &folder, PATIENCE).and_then(|()| written(&folder.join("snapshot.pickle"), MOST_WRITTEN));
     // A script that is still to be run is needed.
     if result.is_ok() || folder.join("answer").exists() {
-        let _ = fs::remove_dir_all(&folder);
+        clear(&folder);
     }
     let bytes = result.map_err(failure)?;
     unrecorded::of_history(pid, &bytes).map_err(failure)
@@ -114,22 +123,66 @@ fn folder(pid: u32, on: bool) -> std::io::Result<(PathBuf, PathBuf)> {
     Ok((inside, folder))
 }
 
+/// Deletes what the script wrote, and the folder unless the process has put more into it.
+fn clear(folder: &Path) {
+    for name in ["script.py", "snapshot.pickle", "answer.part", "answer"] {
+        let _ = fs::remove_file(folder.join(name));
+    }
+    let _ = fs::remove_dir(folder);
+}
+
 /// A file that the process wrote.
-fn written(path: &Path) -> Result<Vec<u8>, String> {
+fn written(path: &Path, most: u64) -> Result<Vec<u8>, String> {
     let failure = |error| format!("{} was not written: {error}", path.display());
     let mut bytes = Vec::new();
     // No link or pipe that the process may have put there.
     let file = open_no_link(path);
-    file.and_then(|mut file| file.read_to_end(&mut bytes))
+    file.and_then(|file| file.take(most + 1).read_to_end(&mut bytes))
         .map_err(failure)?;
+    if bytes.len() as u64 > most {
+        return Err(format!("{} has more than {most} bytes", path.display()));
+    }
     Ok(bytes)
 }
 
+/// Runs a command to its end, for no longer than this: its status and the beginning of what it said on stderr.
+fn ended(command: &mut Command, patience: Duration) -> io::Result<(ExitStatus, String)> {
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    let (began, mut child) = (Instant::now(), command.spawn()?);
+    // Nothing is read meanwhile: a program that writes more than a pipe takes waits.
+    let status = loop {
+        match child.try_wait()? {
+            Some(status) => break status,
+            None if began.elapsed() < patience => thread::sleep(PAUSE),
+            None => {
+                child.kill()?;
+                child.wait()?;
+                return Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    format!("no end within {} s", patience.as_secs()),
+                ));
+            }
+        }
+    };
+    // Its own children may still have the pipe, so the end of what is in it may never come.
+    let (mut said, mut count) = (vec![0; MOST_SAID as usize], 0);
+    if let Some(mut pipe) = child.stderr.take()
+        && poll(&mut [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO)? > 0
+    {
+        count = pipe.read(&mut said)?;
+    }
+    Ok((status, String::from_utf8_lossy(&said[..count]).into_owned()))
+}
+
 /// Sends the script to the process, and waits until it was run.
-fn run(pid: u32, inside: &Path, folder: &Path) -> Result<(), String> {
+fn run(pid: u32, inside: &Path, folder: &Path, patience: Duration) -> Result<(), String> {
+    let began = Instant::now();
     let executable = format!("/proc/{pid}/exe");
     let name = fs::read_link(&executable).unwrap_or_default();
-    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let environment = written(Path::new(&format!("/proc/{pid}/environ")), MOST_WRITTEN).unwrap_or_default();
     let owner = fs::metadata(format!("/proc/{pid}")).map_err(|error| error.to_string())?;
     let mut sender = Command::new(&executable);
     if owner.uid() != nix::unistd::geteuid().as_raw() {
@@ -147,31 +200,87 @@ fn run(pid: u32, inside: &Path, folder: &Path) -> Result<(), String> {
             sender.env(name, value);
         }
     }
-    let output = sender
-        .output()
-        .map_err(|error| format!("its interpreter {} cannot be started: {error}", name.display()))?;
-    if !output.status.success() {
-        let text = String::from_utf8_lossy(&output.stderr);
-        let why = text
+    let (status, said) = ended(&mut sender, patience).map_err(|error| {
+        clear(folder);
+        format!("its interpreter {} cannot be run: {error}", name.display())
+    })?;
+    if !status.success() {
+        let why = said
             .trim()
             .lines()
             .last()
-            .unwrap_or("its executable is no Python interpreter")
-            .to_owned();
-        let _ = fs::remove_dir_all(folder);
+            .unwrap_or("its executable is no Python interpreter");
+        clear(folder);
         return Err(format!("it does not take a script: {why}"));
     }
-    let (began, answer) = (Instant::now(), folder.join("answer"));
-    while began.elapsed() < PATIENCE {
-        match written(&answer) {
+    let answer = folder.join("answer");
+    while began.elapsed() < patience {
+        match written(&answer, MOST_SAID) {
             Ok(text) if text == b"ok" => return Ok(()),
             Ok(text) => return Err(format!("the script failed in it: {}", String::from_utf8_lossy(&text))),
-            Err(_) => thread::sleep(Duration::from_millis(20)),
+            Err(_) => thread::sleep(PAUSE),
         }
     }
     Err(format!(
         "its main thread has not run the script for {} s: it is in native code. It will run {} when it comes back",
-        PATIENCE.as_secs(),
+        patience.as_secs(),
         folder.join("script.py").display()
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_executable_that_floods_sleeps_or_leaves_children_costs_bounded_time() {
+        /// Waits without arguments. As the interpreter that sends a script it does what its name says.
+        const HOSTILE: &str = r#"
+            #include <string.h>
+            #include <unistd.h>
+            int main(int count, char **words) {
+                static char flood[1 << 16];
+                if (count == 1 || strstr(words[0], "sleeps")) for (;;) pause();
+                memset(flood, 'x', sizeof flood);
+                if (strstr(words[0], "floods") || fork() == 0) while (write(2, flood, sizeof flood) > 0);
+                return 1;
+            }"#;
+        let folder = tempfile::tempdir().expect("a folder");
+        let source = folder.path().join("hostile.c");
+        fs::write(&source, HOSTILE).expect("written");
+        for (name, expected) in [
+            ("sleeps", "no end within"),
+            ("floods", "no end within"),
+            ("leaves", "it does not take a script: "),
+        ] {
+            let program = folder.path().join(name);
+            let compiled = Command::new("cc").arg("-o").arg(&program).arg(&source).status();
+            assert!(compiled.expect("a C compiler").success());
+            let mut child = Command::new(&program).spawn().expect("started");
+            let files = folder.path().join("files");
+            fs::create_dir(&files).expect("a folder");
+            let result = run(child.id(), &files, &files, Duration::from_millis(300));
+            child.kill().expect("ours");
+            child.wait().expect("ended");
+            let why = result.expect_err(name);
+            assert!(
+                why.contains(expected) && why.len() <= MOST_SAID as usize + 200,
+                "{name}: {why}"
+            );
+            assert!(!files.exists(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_read_as_far_as_its_limit() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("answer");
+        let file = fs::File::create(&path).expect("a file");
+        file.set_len(8).expect("sparse");
+        assert_eq!(written(&path, 8).map(|bytes| bytes.len()), Ok(8));
+        // More than there is memory.
+        file.set_len(1 << 42).expect("sparse");
+        let why = written(&path, 8).expect_err("too large");
+        assert!(why.contains("more than 8 bytes"), "{why}");
+    }
 }

@@ -22,6 +22,7 @@ use super::{Line, LineKind};
 use crate::analysis::site::{CallStack, CallStacks};
 use crate::analysis::tally::Tally;
 use crate::kind::Kind;
+use crate::point::Point;
 use crate::snapshot::{Allocation, Context, ProcessState, Snapshot, Thread};
 
 mod memory_pools;
@@ -119,6 +120,15 @@ pub(super) fn has_segments(snapshot: &Snapshot) -> bool {
     let mut counters = snapshot.object_counters.iter();
     calls.any(|call| call.kind == Kind::Segment)
         || counters.any(|counter| counter.kind == Kind::Segment && counter.total_count > 0)
+}
+
+/// Whether the snapshot shows the process before it ended. At exit, the driver gives back everything, and blocks that were not freed remain.
+fn is_before_end(snapshot: &Snapshot) -> bool {
+    match &snapshot.taken.point {
+        Some(Point::End) => snapshot.end.is_some(),
+        Some(Point::Mark(_) | Point::Time(_)) => snapshot.end.is_none_or(|end| snapshot.taken.at_ns <= end.time_ns),
+        _ => snapshot.process.state == ProcessState::Running,
+    }
 }
 
 /// The largest sum of the segments of a device, and its time.
@@ -228,7 +238,7 @@ impl<'a> ProcessSide<'a> {
                 LineKind::UnnamedCalls
             } else if taken.is_empty()
                 && i128::from(peak_bytes) + rest >= 0
-                && snapshot.process.state == ProcessState::Running
+                && is_before_end(snapshot)
                 && snapshot.losses.lost_segments == 0
             {
                 LineKind::Checkpointed

@@ -1,7 +1,10 @@
-"""Moves the device memory of a process to the host, or back: `checkpoint.py PID checkpoint|restore`. Prints UNSUPPORTED if the driver cannot."""
+"""Moves the device memory of a process to the host, or back: `checkpoint.py PID checkpoint|restore`. Prints UNSUPPORTED if the driver cannot,
+else the state that the driver says the process is in afterwards."""
 
 import ctypes
 import sys
+
+from printing import fact
 
 cuda = ctypes.CDLL("libcuda.so.1")
 arguments = (ctypes.c_uint64 * 16)()
@@ -16,3 +19,8 @@ for step in steps:
         sys.exit()
     if error:
         sys.exit(f"cuCheckpointProcess{step}: CUresult {error}")
+state = ctypes.c_int(-1)
+error = cuda.cuCheckpointProcessGetState(int(sys.argv[1]), ctypes.byref(state))
+if error:
+    sys.exit(f"cuCheckpointProcessGetState: CUresult {error}")
+fact("state", state.value)

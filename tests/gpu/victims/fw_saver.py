@@ -43,6 +43,11 @@ def package():
 
 saver = StandIn() if kind == "stand_in" else package()
 outside = torch.ones(8 * MIB, device="cuda")  # 32 MiB that stay mapped
+outside.mul_(1)  # Loads its kernel before the capture.
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):  # site: saver_graph
+    pooled = outside * 2  # site: saver_pool
+graph.replay()
 with saver.region():
     inside = torch.ones(16 * MIB, device="cuda")  # 64 MiB, a separate segment
 torch.cuda.synchronize()

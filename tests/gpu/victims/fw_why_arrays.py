@@ -87,7 +87,9 @@ def jax():
     zoo(new, lambda array: array.unsafe_buffer_pointer(), "ArrayImpl")
     holders_of_jax(new)
     # Each array of several devices has the arrays of single devices as well, which share its memory.
-    questions(lambda: sum({array.unsafe_buffer_pointer(): array.nbytes for array in jax.live_arrays() if not array.is_deleted()}.values()))
+    live = lambda: {array.unsafe_buffer_pointer(): array.nbytes for array in jax.live_arrays() if not array.is_deleted()}
+    in_use = lambda: sum((device.memory_stats() or {}).get("bytes_in_use", 0) for device in jax.local_devices())
+    questions(lambda: sum(live().values()), in_use)
 
 
 def holders_of_jax(new):

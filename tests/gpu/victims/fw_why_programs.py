@@ -52,6 +52,21 @@ def kv_caches():
     keep("sessions", sessions)
 
 
+def generated():
+    """A server that keeps what `generate()` returned for each request, with its cache."""
+    model = small_gpt().eval()
+    words = torch.ones(8, 16, dtype=torch.long, device=DEVICE)
+    answers = [model.generate(words, max_new_tokens=8, do_sample=False, pad_token_id=0, return_dict_in_generate=True) for _ in range(4)]
+    for answer in answers:
+        holds("sequences", base(answer.sequences), "__main__.answers", "[*]")
+        for tensor in tensors_of(answer.past_key_values):
+            holds("kv_cache", base(tensor), "__main__.answers", "[*]", "Cache|[*]")
+    for parameter in model.parameters():
+        holds("parameter", base(parameter), "__main__.model")
+    keep("model", model)
+    keep("answers", answers)
+
+
 def logits():
     """A training loop that keeps the logits of each step, with their graphs."""
     model = small_gpt()
@@ -236,7 +251,7 @@ def loader():
     keep("epoch", [batches])
 
 
-PROGRAMS = (kv_caches, logits, trainer, lightning, peft, cached_method, logged_error, rebuilt_ddp, loader)
+PROGRAMS = (kv_caches, generated, logits, trainer, lightning, peft, cached_method, logged_error, rebuilt_ddp, loader)
 
 if __name__ == "__main__":
     gc.collect()

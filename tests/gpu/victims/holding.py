@@ -37,7 +37,7 @@ def drop(name):
 
 def questions(held_bytes, reserved_bytes=lambda: 0):
     """Answers until the other side closes standard input or says `quit`. `held_bytes`: what the framework holds now; `reserved_bytes`: what
-    it has from the driver."""
+    it has from the driver; of JAX, what its allocator counts as in use."""
     gc.disable()
     fact("held", held_bytes())
     fact("reserved", reserved_bytes())

@@ -516,6 +516,16 @@ fn blocks_of_a_checkpointed_process_are_on_the_host() {
     let unrecorded = (LineKind::Unrecorded, -i128::from(100 * MIB));
     sample.0.process.state = ProcessState::Ended;
     assert_eq!(only(&sample), unrecorded);
+    // Before its end, the driver has not given back everything yet.
+    sample.0.taken.at_ns = 5;
+    sample.0.taken.point = Some(Point::Time(5));
+    assert_eq!(only(&sample), (LineKind::Checkpointed, -i128::from(100 * MIB)));
+    sample.0.end = Some(End {
+        time_ns: 4,
+        of: EndOf::Script,
+    });
+    assert_eq!(only(&sample), unrecorded);
+    (sample.0.taken.point, sample.0.end) = (None, None);
     sample.0.process.state = ProcessState::Running;
     assert_eq!(only(&sample), (LineKind::Checkpointed, -i128::from(100 * MIB)));
     sample.0.losses.lost_segments = 1;
