@@ -29,7 +29,7 @@ if [ ${#versions[@]} -gt 1 ]; then
     done
     if [ -e "$dir/train-2.9.1.json" ] && [ -e "$dir/train-2.10.0.json" ]; then
         echo "== docs/time.md: two versions"
-        shown=$(sed -n '/\$ culeak diff old/,/…/p' "$sources/docs/time.md" | sed '1d; $d; s/^    //')
+        shown=$(sed -n '/\$ culeak diff old/,/…/p' "$sources/docs/time.md" | sed '1d; $d')
         diff <(echo "$shown") <("${CARGO_TARGET_DIR:-$sources/target}/debug/culeak" diff "$dir/train-2.9.1.json" "$dir/train-2.10.0.json" | head -n 3)
         echo "ok the page shows what is printed"
     fi
