@@ -1,6 +1,6 @@
-"""docs/errors.md lists every error of the command, from its source: errors.py [--write].
+"""docs/errors.md lists every error, warning and note of the command, from its source: errors.py [--write].
 
-An error is a text in a call that makes or changes one (CALLS). What is behind its first semicolon says what to do next.
+Each is a text in a call that makes or changes one (CALLS). What is behind its first semicolon says what to do next.
 """
 
 import re
@@ -10,13 +10,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/errors.md"
 BEGIN, END = "<!-- errors -->\n", "<!-- end of errors -->\n"
-CALLS = re.compile(r"\b(Failure::new|Failure::with_exit|map_err|ok_or|ok_or_else|Err)\(")
+CALLS = re.compile(r"\b(Failure::new|Failure::with_exit|map_err|ok_or|ok_or_else|Err|progress::note|progress::say|eprintln!|warnings\.push|(?<!::)warn)\(")
+ADVICE = re.compile("note: |warning: |culeak: (nothing|no verdict|warning|--)")
+"""Begins of what is no progress among the texts that are printed at once."""
+FOLDERS = ["cli/src", "src/analysis"]
 TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"', re.S)
 CHARACTER = re.compile(r"'(\\.[^']*|[^'\\])'")
 WORDS = 25
 """Shorter texts are names and separators."""
 
 GROUPS = {
+    "analysis": "Warnings of reports, and rules",
     "export": "culeak export",
     "launch": "Recording: culeak run, check and live with a program",
     "live": "culeak live",
@@ -74,6 +78,8 @@ def texts(file):
             inside = arguments(source, call.end() - 1)
             end = call.start() + len(inside)
             for text in TEXT.findall(inside):
+                if call[1].startswith(("progress", "eprintln")) and not ADVICE.match(text):
+                    continue
                 text = re.sub(r"\\\n\s*", "", text).replace('\\"', '"')
                 yield re.sub(r"\{(\w*)[^}]*\}", lambda name: "{" + (name[1] or "…") + "}", text)
 
@@ -86,8 +92,8 @@ def code(text):
 
 def page():
     groups = {}
-    for file in sorted((ROOT / "cli/src").rglob("*.rs")):
-        path = file.relative_to(ROOT / "cli/src")
+    for file in sorted(file for folder in FOLDERS for file in (ROOT / folder).rglob("*.rs")):
+        path = file.relative_to(ROOT / ("cli/src" if "cli" in file.parts else "src"))
         if "tests" not in path.with_suffix("").parts:
             found = [text for text in texts(file) if len(text) > WORDS and " " in text]
             groups.setdefault(heading(path), {}).update(dict.fromkeys(found))
@@ -95,7 +101,7 @@ def page():
     for name, rows in sorted(groups.items(), key=lambda group: (group[0][0].isupper(), group[0])):
         if rows:
             split = [row.partition("; ") for row in sorted(rows)]
-            out += f"## {name}\n\n| error | what to do |\n|---|---|\n" + "".join(f"| {code(why)} | {code(do)} |\n" for why, _, do in split) + "\n"
+            out += f"## {name}\n\n| text | what to do |\n|---|---|\n" + "".join(f"| {code(why)} | {code(do)} |\n" for why, _, do in split) + "\n"
     return out, sum(map(len, groups.values()))
 
 
@@ -103,12 +109,12 @@ def main():
     made, count = page()
     before, rest = PAGE.read_text().split(BEGIN)
     listed, after = rest.split(END)
-    assert count > 200, count
+    assert count > 300, count
     if "--write" in sys.argv[1:]:
         PAGE.write_text(before + BEGIN + made + END + after)
     else:
         assert listed == made, "docs/errors.md: tests/errors.py --write"
-    print(f"ok      docs/errors.md has the {count} errors of the command")
+    print(f"ok      docs/errors.md has the {count} errors, warnings and notes of the command")
 
 
 main()

@@ -2,15 +2,15 @@
 # Runs the tests that `cargo test` leaves out because they need more than Rust, a C compiler and python3. A group is named by
 # what it needs: its tests are marked `#[ignore = "needs root"]`, for example.
 #
-#     tests/groups.sh [OPTION OF CARGO TEST ...]      all groups but three; fails if a test of a group fails or does not run
+#     tests/groups.sh [OPTION OF CARGO TEST ...]      all groups but four; fails if a test of a group fails or does not run
 #     tests/groups.sh --only GROUP [OPTION ...]       one group
 #     tests/groups.sh --list
 #     tests/groups.sh --others                        the packages that `cargo test` leaves out, as options of it
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."
 
-# These are large or long: minutes, CPython 3.14 (TRACE_PYTHON is one), PyTorch with numpy (TORCH_PYTHON has it).
-large=("CPython 3.14" "minutes" "PyTorch")
+# These are large or long: minutes, CPython 3.14 (TRACE_PYTHON is one), a JDK of 17 or newer, PyTorch with numpy (TORCH_PYTHON has it).
+large=("CPython 3.14" "Java" "minutes" "PyTorch")
 groups=("g++" "git" "jemalloc, tcmalloc and mimalloc" "musl-gcc" "pip" "ptrace" "root" "the headers and the library of Python")
 
 if [ "${1:-}" = --others ]; then

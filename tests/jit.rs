@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::support::outcome::Outcome;
 use crate::support::profile::folder;
-use crate::support::{culeak, profile};
+use crate::support::{culeak, fake_driver, library, profile, program, sources};
 
 const STEP: &str = "instance void [App] Trainer::Step(int32)[Tier1]";
 
@@ -121,4 +121,39 @@ fn the_dump_that_a_running_program_has_mapped_names_its_code() {
     assert!(Path::new(&folder.path().join(format!("work/jit-{pid}.dump"))).exists());
     assert_eq!(site(pid).0, STEP);
     assert!(started.finish().status.success());
+}
+
+#[test]
+#[ignore = "needs Java"]
+fn a_method_of_java_is_named_by_the_map_that_its_runtime_writes_on_request() {
+    let folder = folder();
+    let native = library("java_native", "libjava_native.so", &[], &[fake_driver()]);
+    // Interpreted methods are in no map.
+    let compiled =
+        "-Xcomp -XX:CompileCommand=quiet -XX:CompileCommand=compileonly,Trainer::* -XX:+PreserveFramePointer";
+    let program = program("java").args(compiled);
+    let program = program.arg(sources().join("victims/Trainer.java")).arg(native);
+    let mut started = program.start_in(folder.path());
+    let mut pid = String::new();
+    let mut output = BufReader::new(started.stdout());
+    output.read_line(&mut pid).expect("its pid");
+    let pid: u32 = pid.trim().parse().expect("a number");
+    let map = Map::of(pid);
+    let report = || {
+        let report = Command::new(culeak()).args(["report", &pid.to_string()]).output();
+        String::from_utf8_lossy(&report.expect("culeak starts").stdout).into_owned()
+    };
+    let text = report();
+    assert!(
+        text.contains("3 MiB  in 2 blocks  Java_Trainer_allocate  java_native.c:"),
+        "{text}"
+    );
+    assert!(!text.contains("Trainer.allocate"), "{text}");
+    let mut asked = Command::new("jcmd");
+    let asked = asked.arg(pid.to_string()).arg("Compiler.perfmap").output();
+    assert!(asked.expect("jcmd starts").status.success());
+    let text = report();
+    assert!(text.contains("from Trainer.allocate"), "{text}");
+    assert!(started.finish().status.success());
+    drop(map);
 }

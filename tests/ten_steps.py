@@ -1,8 +1,9 @@
 """Follows docs/ten-steps.md on the fake driver: its commands print what the page shows, and `make check` of the exercise fails
-with each leak alone and passes with the solutions.
+with each leak alone and passes with the solutions. The same programs print what the other pages show behind `$`, unless the line
+is marked as an illustration.
 
-Usage: ten_steps.py CULEAK FOLDER [--write]. The folder must be empty. --write writes the outputs into the page; what it shows
-of each is cut where it has a line with "…". Needs g++, make, patch and Python 3.11 or
+Usage: ten_steps.py CULEAK FOLDER [--write]. The folder must be empty. --write writes the outputs into the pages; what they show
+of each is cut where they have a line with "…". Needs g++, make, patch and Python 3.11 or
 newer, which has the names of methods with their classes.
 """
 
@@ -18,6 +19,13 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/ten-steps.md"
 EXERCISE = ROOT / "docs/example/exercise"
 PROGRAMS = ["server.cpp", "train.py"]
+MADE_UP = "  # illustration"
+"""Behind a command whose output is not checked."""
+RUNS = """make server
+culeak run -o server-runs --timeline --snapshot mark --no-report -- ./server
+culeak run -o train-runs --timeline --no-report -- python3 train.py
+CULEAK_FAKE_BYTES=419430400 culeak run -o oom-runs --snapshot oom:1 --no-report -- ./server"""
+"""What the commands of the other pages read."""
 
 REPLACED = [
     (r"\b(server|python[\d.]*)\.[a-z0-9]{4}\.[\w-]+\.\d+\.", lambda m: ("server" if m[1] == "server" else "python3") + ".k3f9.gpu1.4711."),
@@ -72,22 +80,23 @@ def is_output(lines, at):
     return at < len(lines) and lines[at].startswith("    ") and not lines[at].startswith("    $ ")
 
 
-def follow(environment, fixed, writes):
-    """Runs the commands of the page, step by step, and compares or writes what they print."""
-    lines, out, wrong = PAGE.read_text().split("\n"), [], []
-    at = 0
+def follow(page, environment, fixed, writes):
+    """Runs the commands of a page, step by step, and compares or writes what they print. Returns how many there are."""
+    lines, out, wrong = page.read_text().split("\n"), [], []
+    at = followed = 0
     while at < len(lines):
         line = lines[at]
         at += 1
         out.append(line)
-        if line.startswith("## 9."):  # step 8 has been done, up to the leak that the others hide
+        if page == PAGE and line.startswith("## 9."):  # step 8 has been done, up to the leak that the others hide
             with_leaks("server.cpp", fixed["server.cpp"], [])
             changes = with_leaks("train.py", fixed["train.py"], [])
             with_leaks("train.py", fixed["train.py"], [changes - 1])
-        if line.startswith("## 10."):
+        if page == PAGE and line.startswith("## 10."):
             with_leaks("train.py", fixed["train.py"], [])
-        if not line.startswith("    $ "):
+        if not line.startswith("    $ ") or line.endswith(MADE_UP):
             continue
+        followed += 1
         shown = []
         while is_output(lines, at) or not lines[at] and is_output(lines, at + 1):  # which may have empty lines
             shown.append(lines[at][4:].rstrip())
@@ -99,9 +108,22 @@ def follow(environment, fixed, writes):
             wrong.append(f"{line}\n" + "\n".join(difflib.unified_diff(shown, printed, "the page", "printed", lineterm="")))
         out += [f"    {text}".rstrip() for text in printed]
     if writes:
-        PAGE.write_text("\n".join(out))
+        page.write_text("\n".join(out))
     else:
-        assert not wrong, "docs/ten-steps.md: ten_steps.py --write writes what the commands print\n" + "\n".join(wrong)
+        assert not wrong, f"{page}: ten_steps.py --write writes what the commands print\n" + "\n".join(wrong)
+    return followed
+
+
+def follow_others(folder, environment, fixed, writes):
+    """The pages besides the exercise's, in a folder of their own."""
+    shutil.copytree(EXERCISE, folder)
+    os.chdir(folder)
+    code, printed = run(f"set -e; {RUNS}", folder, environment)
+    assert code == 0, printed
+    followed = sum(follow(page, environment, fixed, writes) for page in sorted((ROOT / "docs").glob("*.md")) if page != PAGE)
+    assert followed > 5, followed
+    os.chdir(folder.parent)
+    print(f"ok      other pages: {followed} commands print what they show")
 
 
 def main(culeak, folder, writes):
@@ -115,7 +137,8 @@ def main(culeak, folder, writes):
     fake = subprocess.run([culeak, "shim-path", "--fake-driver"], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
     environment["LD_LIBRARY_PATH"] = environment["LIBRARY_PATH"] = fake
     fixed = solved()
-    follow(environment, fixed, writes)
+    follow_others(folder / "others", environment, fixed, writes)
+    follow(PAGE, environment, fixed, writes)
     print("ok      docs/ten-steps.md: the commands print what the page shows")
 
     leaks = 0

@@ -81,16 +81,19 @@ pub fn ask_self<T: DeserializeOwned>(
     limit: Duration,
     arrange: impl FnOnce(&mut Command),
 ) -> Result<T, String> {
-    let program = env::current_exe().map_err(|error| format!("cannot find the culeak executable: {error}"))?;
+    let program = env::current_exe()
+        .map_err(|error| format!("cannot find the culeak executable: {error}; start it by its full path"))?;
     let mut command = Command::new(program);
     command.env_remove("LD_PRELOAD");
     arrange(&mut command);
-    let answer = ask(&mut command, limit).map_err(|error| format!("querying {what} failed: {error}"))?;
+    let answer = ask(&mut command, limit)
+        .map_err(|error| format!("querying {what} failed: {error}; culeak doctor checks the driver"))?;
     match answer.stderr.trim() {
-        _ if answer.status.success() => serde_json::from_str(&answer.stdout)
-            .map_err(|error| format!("the process that queries {what} printed invalid JSON: {error}")),
+        _ if answer.status.success() => serde_json::from_str(&answer.stdout).map_err(|error| {
+            format!("the process that queries {what} printed invalid JSON: {error}; please report a bug")
+        }),
         "" => Err(format!(
-            "{what} crashed the process that queried it ({})",
+            "{what} crashed the process that queried it ({}); culeak doctor checks the driver",
             answer.status
         )),
         message => Err(message.to_owned()),

@@ -122,7 +122,7 @@ impl Pusher {
         };
         if message.len() > LARGEST_MESSAGE {
             return Err(Failure::new(format!(
-                "{subject}: the message has {} bytes, more than the {LARGEST_MESSAGE} that receivers accept",
+                "{subject}: the message has {} bytes, more than the {LARGEST_MESSAGE} that receivers accept; record with culeak run --sample",
                 message.len()
             )));
         }

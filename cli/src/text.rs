@@ -116,7 +116,9 @@ fn print_directly(render: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Resu
             let _ = out.into_parts();
             Ok(())
         }
-        Err(error) => Err(Failure::new(format!("standard output: cannot be written ({error})"))),
+        Err(error) => Err(Failure::new(format!(
+            "standard output: cannot be written ({error}); redirect it elsewhere"
+        ))),
     }
 }
 
@@ -144,9 +146,11 @@ pub fn print_lines(render: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Res
 pub fn to_stderr(render: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
     let mut out = io::BufWriter::new(Whole(anstream::stderr()));
     let written = columns::fitting(io::stderr(), || render(&mut out));
-    written
-        .and_then(|()| out.flush())
-        .map_err(|error| Failure::new(format!("standard error: the report cannot be written: {error}")))
+    written.and_then(|()| out.flush()).map_err(|error| {
+        Failure::new(format!(
+            "standard error: the report cannot be written: {error}; redirect it elsewhere"
+        ))
+    })
 }
 
 /// Prints a value as JSON, indented, with a line break at the end.

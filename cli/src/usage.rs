@@ -76,7 +76,7 @@ pub fn ask(pid: u32, uuids: &[&str]) -> Result<Usage, String> {
     let known = usage.devices.iter().all(|device| device.device < uuids.len());
     known
         .then_some(usage)
-        .ok_or_else(|| "the process that queries NVML returned unknown devices".to_owned())
+        .ok_or_else(|| "the process that queries NVML returned unknown devices; please report a bug".to_owned())
 }
 
 /// What NVML counts for a process on all devices; `None`: it does not know the process, or there is no NVML.

@@ -53,6 +53,17 @@ def text_of(path):
     return title + f"``````{LANGUAGES.get(file.suffix, 'text')}\n{file.read_text()}\n``````\n"
 
 
+def of_roles(text, out):
+    """Makes a page of each section of docs/roles.md, named as its anchor, and returns what leads to them."""
+    head, *sections = re.split(r"^## ", text, flags=re.M)
+    pages = []
+    for section in sections:
+        title, _, body = section.partition("\n")
+        pages.append((title, "docs/role-" + "-".join(title.lower().split()) + ".md"))
+        (out / pages[-1][1]).write_text(f"# {title}\n{body}")
+    return head + "".join(f"- [{title}](/{page})\n" for title, page in pages) + tree([page for _, page in pages])
+
+
 def stage(out, more):
     contents = list(rows("docs/README.md"))
     tasks = {page: task for _, page, task in contents}
@@ -77,6 +88,8 @@ def stage(out, more):
                 shutil.copy(file, place)
                 return f"{found[1]}/{linked}{found[3]}"
             waiting.append(linked)
+            if linked == "docs/roles.md" and anchor:
+                return f"{found[1]}/docs/role-{anchor}.md{found[3]}"
             anchor = f"#{anchor}" if anchor and linked.endswith(".md") else ""
             return f"{found[1]}/{page_of(linked)}{anchor}{found[3]}"
 
@@ -95,7 +108,7 @@ def stage(out, more):
             text = FRONT.format(more="") + re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.S)
         place = out / page_of(path)
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text)
+        place.write_text(of_roles(text, out) if path == "docs/roles.md" else text)
     for page in more:
         shutil.copy(page, out)
     print(f"{len(seen)} pages, {len(contents)} of them in the contents")

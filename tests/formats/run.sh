@@ -6,7 +6,7 @@
 #
 #     tests/formats/run.sh [PATH_OF_CULEAK]
 #     tests/formats/run.sh PATH_OF_CULEAK PYTHON      also PyTorch's tools: PYTHON must be able to import torch
-#     tests/formats/run.sh PATH_OF_CULEAK "" VIZ      also PyTorch's page: VIZ is torch/utils/viz of its sources, or `debian`: those of Debian 13
+#     tests/formats/run.sh PATH_OF_CULEAK "" VIZ      also PyTorch's page: VIZ is torch/utils/viz of its sources, or `debian`: those of Debian
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/../.."
 culeak=$(realpath "${1:-${CARGO_TARGET_DIR:-target}/debug/culeak}")
@@ -31,16 +31,19 @@ if ! [ -x "$viewers/node_modules/.bin/profiler-cli" ]; then
     "$readers/bin/npm" install --silent --no-audit --no-fund --prefix "$viewers" speedscope@1.25.0 @firefox-devtools/profiler-cli@0.10.0
 fi
 
-# The page of PyTorch 2.6, from the source package of Debian 13: no package of PyTorch has it. apt's own lists stay as they are.
+# The page from Debian's source package of PyTorch: no package of PyTorch has it. Unstable's is newer than 2.10, whose page was the first to
+# show the pools; where the mirror lacks it, that of Debian 13 (2.6). apt's own lists stay as they are.
 page_of_debian() { # page_of_debian FOLDER
-    local apt=$folder/apt from
+    local apt=$folder/apt from suite
     from=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | grep -v -m 1 security)
     mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial" "$1"
-    echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $from trixie main" >"$apt/sources.list"
-    for command in update 'source --tar-only pytorch'; do
-        # shellcheck disable=SC2086
+    get() {
         (cd "$apt" && apt-get -q -o Dir::State::lists="$apt/lists" -o Dir::Cache="$apt/cache" -o Dir::Etc::sourcelist="$apt/sources.list" \
-            -o Dir::Etc::sourceparts=- $command)
+            -o Dir::Etc::sourceparts=- "$@")
+    }
+    for suite in sid trixie; do
+        echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $from $suite main" >"$apt/sources.list"
+        get update && get source --tar-only pytorch && break
     done
     tar -xJf "$apt"/pytorch_*.orig.tar.xz -C "$1" --strip-components=4 --wildcards '*/torch/utils/viz/*.js'
 }

@@ -2,6 +2,7 @@
 // `hold`: blocks of all sizes, on three streams and in a private pool, of which every second one stays. Prints the process, the number of
 // blocks and the allocator's totals, and waits for the end of its input.
 // `storages`: storages of tensors, whose allocator's tables are damaged by its argument. Prints as `hold` does, without what is reserved.
+// `take`: one block, for train.py.
 // `reserves`: requests as programs make them, the same ones under all settings. Prints what the allocator had reserved at most.
 #include <c10/cuda/CUDAAllocatorConfig.h>
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -39,6 +40,11 @@ extern "C" int run() {
     std::printf("allocated %ld\nreserved %ld\nevents %ld\n", (long)held.allocated_bytes[0].current, (long)held.reserved_bytes[0].current, events);
     std::fflush(stdout);
     _exit(0);
+}
+
+extern "C" void take(size_t bytes) {
+    static const bool ready = (allocator::init(1), true);
+    if (ready) allocator::raw_alloc(bytes);
 }
 
 namespace {

@@ -9,6 +9,8 @@
 #
 # Then a process that is not recorded is asked for its blocks and segments, which must be the allocator's own totals to the byte.
 #
+# Two versions are compared (docs/time.md), if both are asked for.
+#
 # At last `culeak whatif` predicts from each program's log what the allocator reserves under other settings, and the allocator says it.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -25,6 +27,12 @@ if [ ${#versions[@]} -gt 1 ]; then
         echo "== PyTorch $version"
         "$0" "$dir" "$version"
     done
+    if [ -e "$dir/train-2.9.1.json" ] && [ -e "$dir/train-2.10.0.json" ]; then
+        echo "== docs/time.md: two versions"
+        shown=$(sed -n '/\$ culeak diff old/,/…/p' "$sources/docs/time.md" | sed '1d; $d')
+        diff <(echo "$shown") <("${CARGO_TARGET_DIR:-$sources/target}/debug/culeak" diff "$dir/train-2.9.1.json" "$dir/train-2.10.0.json" | head -n 3)
+        echo "ok the page shows what is printed"
+    fi
     exit
 fi
 version=${versions[0]}
@@ -41,10 +49,11 @@ wheel.extractall(sys.argv[2], [name for name in wheel.namelist() if name.startsw
 PYTHON
     rm -r "$dir/wheels"
 }
-fetch torch "$version" "torch-$version" torch/lib/libc10.so torch/lib/libc10_cuda.so torch/version.py torch/include/c10/ torch/include/torch/headeronly/
+fetch torch "$version" "torch-$version/site-packages" torch/lib/libc10.so torch/lib/libc10_cuda.so torch/version.py torch/include/c10/ \
+    torch/include/torch/headeronly/ "torch-$version.dist-info/METADATA"
 fetch nvidia-cuda-runtime '13.*' nvidia-cuda-runtime ''
 fetch nvidia-cuda-crt '13.*' nvidia-cuda-crt ''
-torch=$dir/torch-$version/torch
+torch=$dir/torch-$version/site-packages/torch
 headers=$(dirname "$(find "$dir/nvidia-cuda-runtime/" -name cuda_runtime_api.h)")
 crt=$(dirname "$(find "$dir/nvidia-cuda-crt/" -type d -name crt)")
 
@@ -99,6 +108,10 @@ assert any(row["kind"] == "tensor" and row["bytes"] == 1 << 50 for row in snapsh
 assert len(sys.argv) == 4, f"one request failed, and {len(sys.argv) - 3} snapshots were taken"
 print("ok", allocator["events"], "events")
 PYTHON
+
+# The same script under each version, for docs/time.md. The allocator reads this variable since 2.10.
+PYTORCH_ALLOC_CONF=roundup_power2_divisions:4 CULEAK_OUTPUT="$work/train.culeak" LD_PRELOAD=$shim "$python" "$here/train.py" "$work/program.so"
+culeak snapshot "$work/train.culeak" --force -o "$dir/train-$version.json"
 
 # What is read of a process that runs without culeak, by settings.
 for set in "" expandable_segments:True max_split_size_mb:32; do

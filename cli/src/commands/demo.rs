@@ -211,7 +211,10 @@ impl Tour {
         let status = running.0.wait().map_err(failed)?;
         match status.success() {
             true => Ok((planted, process)),
-            false => Err(broken(words, format_args!("the program ended with {status}"))),
+            false => Err(broken(
+                words,
+                format_args!("the program ended with {status}; culeak doctor checks this machine"),
+            )),
         }
     }
 
@@ -282,7 +285,7 @@ fn compare(planted: &[Planted], found: &Snapshot) -> Result<String, String> {
     if !missing.is_empty() || !unplanted.is_empty() {
         let list = |these: &[Planted]| these.iter().map(Planted::to_string).collect::<Vec<_>>().join(", ");
         return Err(format!(
-            "missing [{}], not planted [{}]",
+            "missing [{}], not planted [{}]; please report it with the output of culeak doctor --json",
             list(&missing),
             list(&unplanted)
         ));

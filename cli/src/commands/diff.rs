@@ -85,7 +85,7 @@ pub fn execute(args: &DiffArgs) -> Result<ExitCode, Failure> {
     }
     let Some(other) = args.after.as_ref().or((at.len() == 2).then_some(&args.before)) else {
         return Err(Failure::new(
-            "AFTER is missing: name what to compare with, or two points of BEFORE, such as --at mark:loaded --at end",
+            "AFTER is missing; name what to compare with, or two points of BEFORE, such as --at mark:loaded --at end",
         ));
     };
     let sides = [load::places(&args.before), load::places(other)];

@@ -228,7 +228,7 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
         (Target::Dataset, Some(folder)) => dataset::write(folder, wanted),
         (Target::File(format), Some(path)) => write(args, format, path),
         (_, None) => Err(Failure::new(
-            "-o is missing: name the file, -o - for standard output, or with --format dataset the folder",
+            "-o is missing; name the file, -o - for standard output, or with --format dataset the folder",
         )),
     }
 }

@@ -68,9 +68,9 @@ pub fn execute(args: &McpArgs, whole: clap::Command, run: Run) -> Result<ExitCod
     kept::begin(|item| NameArgs::default().name_frames(item));
     let served = own_streams().and_then(|(input, output)| serve(input, output, whole, run, snapshots));
     match served {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::new(format!("standard input or output fails: {error}")))
-        }
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::new(format!(
+            "standard input or output fails: {error}; let an MCP client start the server"
+        ))),
         _ => Ok(ExitCode::SUCCESS),
     }
 }

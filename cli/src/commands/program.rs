@@ -95,7 +95,10 @@ pub fn record<'a>(
     let ended = supervise::run(&mut prepared.command).map_err(|error| {
         note(&prepared, &[]);
         let shown = prepared.executable.display();
-        Failure::with_exit(format!("{shown}: cannot be executed: {error}"), preload::NOT_EXECUTABLE)
+        Failure::with_exit(
+            format!("{shown}: cannot be executed: {error}; check its path and its permissions"),
+            preload::NOT_EXECUTABLE,
+        )
     })?;
     progress::show();
     let served = serving.map(Serving::finish);

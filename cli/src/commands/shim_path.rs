@@ -30,6 +30,7 @@ pub fn execute(args: &ShimPathArgs) -> Result<ExitCode, Failure> {
     let mut line = path.as_os_str().as_bytes().to_vec();
     line.push(b'\n');
     let written = io::stdout().write_all(&line);
-    written.map_err(|error| format!("cannot print the path of the preload library: {error}"))?;
+    written
+        .map_err(|error| format!("cannot print the path of the preload library: {error}; write it to another place"))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -6,6 +6,7 @@
 //!   no blocks known                    → one block
 //! live records, in order of time       → device_traces: segment_alloc, alloc
 //!   or all events, if they were logged → also frees and failed requests (trace.rs)
+//! what PyTorch's snapshot, if it is the input, says about a block → user_metadata, compile_context, annotate
 //! phases and marks                     → external_annotations
 //! settings of PyTorch's allocator      → allocator_settings
 //! ```
@@ -33,6 +34,7 @@ use super::Input;
 use crate::document::counted;
 use crate::escape::Escaped;
 use crate::load::Loaded;
+use crate::load::memory_viz::{COMPILED, SAID};
 use crate::pickle::write::{Pickler, Sort};
 use crate::progress::{self, Progress, Unit};
 use crate::text::names::{self, Detail};
@@ -111,6 +113,7 @@ pub fn write(
         detail,
         layout,
         traces,
+        has_labels: snapshot.taken.is_by_pytorch(),
     };
     document.write(out)?;
     Ok((left_out, not_traced))
@@ -122,6 +125,8 @@ struct Document<'p, 'a> {
     layout: Layout<'a>,
     /// `None`: the trace is that of live memory.
     traces: Option<Traces>,
+    /// Frames may be labels of PyTorch's snapshot.
+    has_labels: bool,
 }
 
 /// A part of a segment, in use or free.
@@ -295,10 +300,23 @@ impl Document<'_, '_> {
         pickler.shared(Sort::Frames, path, |pickler| {
             let known = &self.profile.paths[path];
             let frames = known.frames.iter().rev().copied().chain(known.truncated.then_some(CUT));
+            let frames = frames.filter(|&frame| self.label(frame, SAID).or(self.label(frame, COMPILED)).is_none());
             pickler.list(frames, |pickler, frame| {
                 pickler.shared(Sort::Frame, frame, |pickler| self.frame(pickler, frame))
             })
         })
+    }
+
+    /// The text of a frame that is a label of this sort in PyTorch's snapshot.
+    fn label(&self, frame: usize, sort: &str) -> Option<&str> {
+        let frame = self.profile.frames.get(frame).filter(|_| self.has_labels)?;
+        frame.file?.strip_prefix(sort)
+    }
+
+    /// The labels of this sort in a stack, in the order in which they were set.
+    fn labels(&self, path: u32, sort: &'static str) -> impl Iterator<Item = &str> {
+        let frames = self.profile.paths[path as usize].frames.iter().rev();
+        frames.filter_map(move |&frame| self.label(frame, sort))
     }
 
     fn frame(&self, pickler: &mut Pickler, frame: usize) -> io::Result<()> {
@@ -334,6 +352,7 @@ impl Document<'_, '_> {
                 size: bytes(&allocation),
                 stream: stream(&first),
                 stack: Path::OfProfile(path),
+                label: 0,
             }
         };
         let mut trace: Vec<Entry> = Vec::new();
@@ -351,12 +370,19 @@ impl Document<'_, '_> {
                 };
                 entry(segment, part.record, part.path, action, allocation.time_ns)
             }));
-            let held = layout.held(segment).filter(|&(record, _)| is_timed(record));
-            trace.extend(held.map(|(record, path)| {
+            for (record, path) in layout.held(segment) {
                 let block = layout.record(record);
                 let time_ns = block.time_ns.max(layout.mapped_at(segment, block.address));
-                entry(segment, record, path, Action::Alloc, time_ns)
-            }));
+                let is_timed = is_timed(record);
+                trace.extend(is_timed.then(|| entry(segment, record, path, Action::Alloc, time_ns)));
+                // An allocation has the first label. When the program set the others is not known.
+                trace.extend(
+                    (usize::from(is_timed)..self.labels(path, SAID).count()).map(|label| Entry {
+                        label,
+                        ..entry(segment, record, path, Action::Annotate, time_ns)
+                    }),
+                );
+            }
         }
         // The sort is stable: a segment stays before a block with the same time.
         trace.sort_by_key(|entry| entry.time_ns);
@@ -382,6 +408,15 @@ impl Document<'_, '_> {
             Path::OfStack(stack) => known[stack.map_or(known.len() - 1, |stack| stack as usize)].unwrap_or(0) as u32,
         };
         self.frames(pickler, path)?;
+        if let Action::Alloc | Action::Annotate = entry.action {
+            let said = [
+                ("user_metadata", self.labels(path, SAID).nth(entry.label)),
+                ("compile_context", self.labels(path, COMPILED).nth(entry.label)),
+            ];
+            for (name, text) in said {
+                text.map_or(Ok(()), |text| pickler.text_entry(name, &Escaped(text).to_string()))?;
+            }
+        }
         pickler.end();
         Ok(())
     }

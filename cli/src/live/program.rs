@@ -56,7 +56,10 @@ pub fn start(
     let child = command.spawn().map_err(|error| {
         let _ = std::fs::remove_file(&output);
         let shown = Path::new(command.get_program()).display();
-        Failure::with_exit(format!("{shown}: cannot be executed: {error}"), not_executable)
+        Failure::with_exit(
+            format!("{shown}: cannot be executed: {error}; check its path and its permissions"),
+            not_executable,
+        )
     })?;
     let group = Arc::new(Mutex::new(Some(Pid::from_raw(child.id().cast_signed()))));
     let shared = Arc::clone(&group);

@@ -110,7 +110,7 @@ pub fn of_process(item: &mut Loaded, pid: u32, wanted: &Wanted) -> Result<(), Fa
     let mut source = live::Process::new(pid).map_err(failed)?;
     if item.snapshot.taken.is_of_unrecorded() && !still_runs(&item.snapshot.process) {
         return Err(Failure::new(format!(
-            "process {pid}: ended, and another process has its number"
+            "process {pid}: ended, and another process has its number; name the process that runs now"
         )));
     }
     if let Some(until) = wanted.until {

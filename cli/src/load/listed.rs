@@ -86,7 +86,9 @@ fn lines(input: &mut impl BufRead, most: usize) -> io::Result<Vec<OsString>> {
             break;
         }
         if number > most {
-            return Err(bad(format!("a list of more than {most} lines")));
+            return Err(bad(format!(
+                "a list of more than {most} lines; pass the folders instead"
+            )));
         }
         for end in [b'\n', b'\r'] {
             if line.last() == Some(&end) {
@@ -95,7 +97,7 @@ fn lines(input: &mut impl BufRead, most: usize) -> io::Result<Vec<OsString>> {
         }
         if line.len() > LINE {
             return Err(bad(format!(
-                "line {number} is longer than {LINE} bytes, so it names no input"
+                "line {number} is longer than {LINE} bytes, so it names no input; write one path in each line"
             )));
         }
         if !line.is_empty() {

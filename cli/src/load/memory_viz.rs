@@ -33,6 +33,7 @@ use crate::pickle::{self, Id, Pickle};
 mod history;
 
 use history::History;
+pub use history::{COMPILED, SAID};
 
 /// The innermost frame of a segment's stack, since Python's frames alone do not show that the allocator holds the memory.
 pub(super) const CACHE: &str = "c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::(a segment)";
@@ -65,7 +66,8 @@ const DEVICES: u64 = 1024;
 /// # Errors
 /// A description of what is wrong with the file.
 pub fn read(bytes: &[u8], shown: &str) -> Result<Snapshot, String> {
-    let pickle = pickle::read(bytes).map_err(|error| format!("a damaged pickle, or not a memory snapshot: {error}"))?;
+    let pickle = pickle::read(bytes)
+        .map_err(|error| format!("a damaged pickle, or not a memory snapshot: {error}; take it again"))?;
     let mut reader = Reader {
         pickle: &pickle,
         used: HashSet::new(),
@@ -146,7 +148,7 @@ impl<'i> Reader<'_, 'i> {
         let items = self
             .pickle
             .items(id)
-            .ok_or_else(|| format!("a damaged memory snapshot: `{what}` is not a list"))?;
+            .ok_or_else(|| format!("a damaged memory snapshot: `{what}` is not a list; take it again"))?;
         let items = items.to_vec();
         self.once(id, what)?;
         Ok(items)
@@ -156,7 +158,7 @@ impl<'i> Reader<'_, 'i> {
         let first = self.used.insert(id);
         first
             .then_some(())
-            .ok_or_else(|| format!("a damaged memory snapshot: it contains the same `{what}` twice"))
+            .ok_or_else(|| format!("a damaged memory snapshot: it contains the same `{what}` twice; take it again"))
     }
 
     fn number(&self, record: Id, name: &str) -> Option<u64> {
@@ -165,7 +167,7 @@ impl<'i> Reader<'_, 'i> {
 
     fn needed(&self, record: Id, name: &str, what: &str) -> Result<u64, String> {
         let found = self.number(record, name);
-        found.ok_or_else(|| format!("a damaged memory snapshot: a {what} without `{name}`"))
+        found.ok_or_else(|| format!("a damaged memory snapshot: a {what} without `{name}`; take it again"))
     }
 
     fn text(&self, record: Id, name: &str) -> Option<&'i str> {
@@ -195,7 +197,9 @@ impl<'i> Reader<'_, 'i> {
 
     fn device(&mut self, ordinal: u64) -> Result<usize, String> {
         if ordinal >= DEVICES {
-            return Err(format!("a damaged memory snapshot: it names GPU {ordinal}"));
+            return Err(format!(
+                "a damaged memory snapshot: it names GPU {ordinal}; take it again"
+            ));
         }
         let devices = &mut self.snapshot.devices;
         Ok(*self.devices.entry(ordinal).or_insert_with(|| {
@@ -246,7 +250,7 @@ impl<'i> Reader<'_, 'i> {
         }
         let mut at = address;
         let blocks = self.pickle.get(segment, "blocks");
-        let blocks = blocks.ok_or("a damaged memory snapshot: a segment without `blocks`")?;
+        let blocks = blocks.ok_or("a damaged memory snapshot: a segment without `blocks`; take it again")?;
         for block in self.list(blocks, "blocks")? {
             at = self.block(block, at, &tensor, ordinal, made)?;
         }
@@ -318,7 +322,7 @@ impl<'i> Reader<'_, 'i> {
         let frames = self
             .pickle
             .items(frames)
-            .ok_or("a damaged memory snapshot: `frames` is not a list")?;
+            .ok_or("a damaged memory snapshot: `frames` is not a list; take it again")?;
         frames.iter().map(|&frame| self.location(frame)).collect()
     }
 
@@ -357,7 +361,7 @@ impl<'i> Reader<'_, 'i> {
             return Ok(known);
         }
         let (Some(name), Some(file)) = (self.text(frame, "name"), self.text(frame, "filename")) else {
-            return Err("a damaged memory snapshot: a frame without `name` and `filename`".to_owned());
+            return Err("a damaged memory snapshot: a frame without `name` and `filename`; take it again".to_owned());
         };
         let line = self.number(frame, "line").unwrap_or(0);
         let locations = &mut self.snapshot.locations;

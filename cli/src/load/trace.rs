@@ -62,7 +62,9 @@ pub fn traced(pid: u32, on: bool, agreed: bool) -> Result<Loaded, Failure> {
     if !super::process::is_unrecorded(pid) {
         // The error of a process that does not exist.
         super::recording_of(pid)?;
-        return Err(failure("it has a recording, which has all lines".to_owned()));
+        return Err(failure(
+            "it has a recording, which has all lines; leave out --trace".to_owned(),
+        ));
     }
     if !agreed && !agrees(pid, on).map_err(failure)? {
         return Err(failure("nothing was done".to_owned()));

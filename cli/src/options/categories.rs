@@ -31,8 +31,11 @@ impl CategoryArgs {
         for path in &self.categories {
             let shown = path.display().to_string();
             protect(path);
-            let text = read_rules(path)
-                .map_err(|error| format!("{shown}: the rules for categories cannot be read: {error}"))?;
+            let text = read_rules(path).map_err(|error| {
+                format!(
+                    "{shown}: the rules for categories cannot be read: {error}; name another file with --categories"
+                )
+            })?;
             categories
                 .add(&text, &shown)
                 .map_err(|error| format!("{error}; `culeak help categories` prints valid rules"))?;

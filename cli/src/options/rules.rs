@@ -253,7 +253,9 @@ pub fn read_suppressions(files: &[PathBuf], built_in: bool) -> Result<Suppressio
     for path in files {
         let shown = path.display().to_string();
         protect(path);
-        let text = read_rules(path).map_err(|error| format!("{shown}: suppressions cannot be read: {error}"))?;
+        let text = read_rules(path).map_err(|error| {
+            format!("{shown}: suppressions cannot be read: {error}; name another file with --suppressions")
+        })?;
         suppressions
             .add(&text, &shown)
             .map_err(|error| Failure::new(error.to_string()))?;

@@ -170,7 +170,7 @@ impl<'o> Pickler<'o> {
         let number = self.memoized;
         self.memoized = number
             .checked_add(1)
-            .ok_or_else(|| io::Error::other("too many texts for a pickle"))?;
+            .ok_or_else(|| io::Error::other("too many texts for a pickle; export less with --kind or --focus"))?;
         self.buffer.push(0x94);
         Ok(number)
     }

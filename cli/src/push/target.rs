@@ -145,14 +145,15 @@ impl Headers {
             "connection",
         ];
         let text = value.trim();
-        let name: HeaderName = (name.trim().parse())
-            .map_err(|_| format!("{from}: one of its lines does not begin with a header's name and a colon"))?;
+        let name: HeaderName = (name.trim().parse()).map_err(|_| {
+            format!("{from}: one of its lines does not begin with a header's name and a colon; write NAME: VALUE")
+        })?;
         if OF_CULEAK.contains(&name.as_str()) {
             return Err(format!("{from}: the header {name} is set by culeak; leave it out"));
         }
-        let mut value: HeaderValue = text
-            .parse()
-            .map_err(|_| format!("{from}: the value for the header {name} has characters that headers cannot have"))?;
+        let mut value: HeaderValue = text.parse().map_err(|_| {
+            format!("{from}: the value for the header {name} has characters that headers cannot have; remove them")
+        })?;
         value.set_sensitive(true);
         if name != TENANT {
             self.hides(text);
@@ -168,7 +169,10 @@ fn small_text(path: &Path) -> Result<String, String> {
     let mut text = String::new();
     match File::open(path).and_then(|file| file.take(LARGEST + 1).read_to_string(&mut text)) {
         Ok(length) if length as u64 <= LARGEST => Ok(text),
-        Ok(_) => Err(format!("{}: it is larger than {LARGEST} bytes", path.display())),
+        Ok(_) => Err(format!(
+            "{}: it is larger than {LARGEST} bytes; name a smaller file",
+            path.display()
+        )),
         Err(error) => Err(format!("{}: {error}", path.display())),
     }
 }

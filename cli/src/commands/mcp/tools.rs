@@ -254,7 +254,10 @@ impl<'r> Tools<'r> {
                     Some(long) if text == "true" => words.push(format!("--{long}")),
                     Some(_) => {}
                     None if text.is_empty() || text.starts_with('-') => {
-                        return Err(format!("{name}: {} is neither a name nor a number", short(&text)));
+                        return Err(format!(
+                            "{name}: {} is neither a name nor a number; give one of these",
+                            short(&text)
+                        ));
                     }
                     None => words.push(text),
                 }
@@ -275,7 +278,12 @@ impl<'r> Tools<'r> {
             Own::Source { input, site, lines } => source(&input, &site, lines)?,
             Own::Snapshot { pid, why } => self.snapshot(pid, why)?,
             Own::More { handle } => {
-                let unknown = || Failure::new(format!("no answer has the rest {}, or it is too old", short(&handle)));
+                let unknown = || {
+                    Failure::new(format!(
+                        "no answer has the rest {}, or it is too old; call the tool again",
+                        short(&handle)
+                    ))
+                };
                 let rest = self.answers.rest(&handle).ok_or_else(unknown)?;
                 text::print(|out| out.write_all(rest.as_bytes()))?;
                 return Ok(ExitCode::SUCCESS);

@@ -28,6 +28,7 @@ named! {
         SegmentMap = "segment_map",
         SegmentUnmap = "segment_unmap",
         OutOfMemory = "oom",
+        Annotate = "annotate",
     }
 }
 
@@ -41,6 +42,8 @@ pub struct Entry {
     /// The log has none: 0.
     pub stream: u64,
     pub stack: Path,
+    /// Which of the labels in the stack the entry has.
+    pub label: usize,
 }
 
 /// The frames of an entry.
@@ -108,6 +111,7 @@ impl Traces {
                         size: failed.bytes,
                         stream: 0,
                         stack: Path::OfStack(failed.stack.map(|stack| stack as u32)),
+                        label: 0,
                     },
                 );
             }
@@ -287,6 +291,7 @@ impl Writer<'_> {
                 size,
                 stream: 0,
                 stack: Path::OfStack(site.stack.map(|stack| stack as u32)),
+                label: 0,
             },
         );
     }

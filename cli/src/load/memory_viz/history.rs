@@ -20,8 +20,9 @@ const LABELS: usize = 16;
 const LABELLED_FRAMES: usize = 1 << 24;
 /// The compile context of what was allocated outside compiled regions.
 const NOT_COMPILED: &str = "N/A";
-/// The file of a label's frame.
-const FILE: &str = "<metadata>";
+/// The files of labels' frames, before the text: what the program said, and a compiled region.
+pub const SAID: &str = "<metadata> said: ";
+pub const COMPILED: &str = "<metadata> compiled: ";
 
 /// The last allocation at an address.
 pub(super) struct Made {
@@ -34,7 +35,7 @@ pub(super) struct Made {
 /// By device and address.
 pub(super) type History = HashMap<(u64, u64), Made>;
 
-impl Reader<'_, '_> {
+impl<'i> Reader<'_, 'i> {
     /// Converts a time of day to the snapshot's clock; call it after all events have been read.
     pub(super) fn since_the_first(&self, time_ns: u64) -> u64 {
         time_ns.saturating_sub(self.snapshot.process.started_unix_ns)
@@ -91,13 +92,16 @@ impl Reader<'_, '_> {
     /// What the program said about an allocation, as locations.
     fn labels(&mut self, entry: Id) -> Vec<usize> {
         let compiled = self.text(entry, "compile_context").filter(|text| *text != NOT_COMPILED);
-        let said = [self.text(entry, "user_metadata"), compiled];
-        let said = said.into_iter().flatten().filter(|text| !text.is_empty());
+        let said = [(SAID, self.text(entry, "user_metadata")), (COMPILED, compiled)];
+        let said = said
+            .into_iter()
+            .filter_map(|(sort, text)| Some((sort, text.filter(|text| !text.is_empty())?)));
         let locations = &mut self.snapshot.locations;
-        let location = |text| {
-            *self.locations.entry((text, FILE, 0)).or_insert_with(|| {
+        let location = |(sort, text): (&'static str, &'i str)| {
+            *self.locations.entry((text, sort, 0)).or_insert_with(|| {
                 // What is before a space, or behind a bracket, is not shown of a function's name.
-                locations.push(named(&text.replace([' ', '(', '<'], "_"), FILE, 0));
+                let function = text.replace([' ', '(', '<'], "_");
+                locations.push(named(&function, &format!("{sort}{text}"), 0));
                 locations.len() - 1
             })
         };

@@ -79,7 +79,8 @@ pub fn check(folder: &Path, launcher: &[OsString], ranks: Option<u32>) -> Result
         .prefix(".culeak-probe-")
         .tempfile_in(&folder)
         .map_err(|error| format!("{shown}: cannot hold recordings: {error}; choose another folder"))?;
-    let program = env::current_exe().map_err(|error| format!("cannot find the culeak executable: {error}"))?;
+    let program = env::current_exe()
+        .map_err(|error| format!("cannot find the culeak executable: {error}; start it by its full path"))?;
     let library = shim::locate()?;
     let mut preload = library.clone().into_os_string();
     if let Some(others) = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
@@ -99,8 +100,9 @@ pub fn check(folder: &Path, launcher: &[OsString], ranks: Option<u32>) -> Result
         .env("CULEAK_OUTPUT", output)
         .env_remove("CULEAK_DISABLE");
     let name = launcher[0].to_string_lossy().into_owned();
-    let ended = probe::ask(&mut command, LIMIT)
-        .map_err(|error| format!("{name}: cannot be started, or did not end: {error}"))?;
+    let ended = probe::ask(&mut command, LIMIT).map_err(|error| {
+        format!("{name}: cannot be started, or did not end: {error}; try the launcher with another program")
+    })?;
     let answers: Vec<Answer> = ended.stdout.lines().filter_map(parse).collect();
     if answers.is_empty() {
         let last: Vec<&str> = ended.stderr.lines().rev().take(3).collect();

@@ -110,13 +110,43 @@ fn a_file_that_is_written_again_keeps_pools_settings_annotations_and_what_was_th
         rows
     };
     assert_eq!(rows(&again), rows(&snapshot));
+    let labels = |snapshot: &Snapshot| {
+        let labels = ["weights", "layer_3", "Torch-Compiled_Region:_0/1", "saved_for_backward"];
+        let of_stack = |stack: Vec<&str>| {
+            stack
+                .iter()
+                .filter_map(|name| labels.iter().position(|label| label == name))
+                .collect()
+        };
+        functions(snapshot)
+            .into_iter()
+            .map(of_stack)
+            .collect::<Vec<Vec<usize>>>()
+    };
+    assert_eq!(labels(&again), [vec![0], vec![1, 2, 3], vec![]]);
+    assert_eq!(labels(&again), labels(&snapshot));
     assert_eq!(again.process.ranks, snapshot.process.ranks);
     assert_eq!(again.marks[0].name, "epoch 2");
     let pickle = pickle::read(&bytes).expect("a pickle");
     let trace = pickle
         .items(pickle.get(pickle.root(), "device_traces").expect("traces"))
         .expect("a list")[0];
-    assert_eq!(pickle.items(trace).expect("a list").len(), 2, "blocks that have a time");
+    let text = |entry, name| pickle.text(pickle.get(entry, name)?);
+    let entries = pickle.items(trace).expect("a list").iter().map(|&entry| {
+        let stream = pickle.number(pickle.get(entry, "stream").expect("a stream"));
+        let texts = ["action", "user_metadata", "compile_context"].map(|name| text(entry, name).unwrap_or(""));
+        (texts, stream.expect("a number"))
+    });
+    // The block without a time was there before the history.
+    let expected = [
+        (["annotate", "weights", ""], 0),
+        (["alloc", "layer 3", "Torch-Compiled Region: 0/1"], 0),
+        (["annotate", "saved for backward", ""], 0),
+        (["alloc", "", ""], 0x5555),
+    ];
+    assert_eq!(entries.collect::<Vec<_>>(), expected);
+    let frames = pickle.texts().filter(|text| text.contains("<metadata>"));
+    assert_eq!(frames.count(), 0, "labels are no frames in PyTorch's files");
     let xpu = of(XPU);
     bytes.clear();
     memory_viz::write(&xpu, None, &profile::Options::default(), SHORT, &mut bytes).expect("written");
