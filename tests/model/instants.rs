@@ -177,11 +177,11 @@ fn a_recording_of_python_is_complete_after_each_store_while_its_code_grows() {
             Calls::Only(&CALLS),
             is_recording,
             |at, event| match event {
-                Event::Left(call) if call.number == libc::SYS_write => {
-                    if at.file(call.arguments[0]).as_ref() == Some(&said) {
-                        last += 1;
-                        at.watch(is_watching && grew.contains(&(last + 1)));
-                    }
+                Event::Left(call)
+                    if call.number == libc::SYS_write && at.file(call.arguments[0]).as_ref() == Some(&said) =>
+                {
+                    last += 1;
+                    at.watch(is_watching && grew.contains(&(last + 1)));
                 }
                 Event::Left(call) if call.number == libc::SYS_fallocate && !is_watching => {
                     let path = at.file(call.arguments[0]);
