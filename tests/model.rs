@@ -29,6 +29,7 @@ use culeak::snapshot::Snapshot;
 
 use crate::interpreters::interpreters;
 use crate::support::model::Model;
+use crate::support::outcome::recordings_in;
 use crate::support::script::{self, Answer, Line, Script};
 use crate::support::{Lookup, Outcome, Profile, invariants, profile, victim};
 use crate::tensors::{tensors, torch};
@@ -42,7 +43,7 @@ enum Mode {
     Sampled,
     /// Read as anything that the library can group and filter by.
     Views,
-    /// With a log, read by one of the commands.
+    /// With a log and, if that suffices, without one, read by one of the commands.
     Command(usize),
     /// With a log, answers about it compared with each other.
     Relation(usize),
@@ -214,10 +215,14 @@ use same;
 fn check(script: &Script, mode: Mode) {
     let (outcome, processes) = run(script, mode);
     if let Mode::Command(number) = mode {
-        let (again, others) = run(script, mode);
+        let is_asked_of_both = number < commands::WITHOUT_LOG;
+        let (again, others) = run(script, if is_asked_of_both { Mode::Plain } else { mode });
         for (process, other) in processes.iter().zip(&others) {
-            if let (Some(_), Some(other)) = (&process.recording, &other.recording) {
-                commands::ALL[number](process, other, &processes);
+            if let (Some(path), Some(path_of_other)) = (&process.recording, &other.recording) {
+                commands::ALL[number](process, path_of_other, &processes);
+                if is_asked_of_both {
+                    commands::ALL[number](other, path, &others);
+                }
             }
         }
         drop((outcome, again));
@@ -388,6 +393,22 @@ fn relations_hold_for_a_python_script_and_for_tensors() {
         let [one, again] = outcomes.each_ref().map(|outcome| &outcome.recordings[0]);
         for relation in relations::OF_RECORDINGS.iter().skip(nth).step_by(stride) {
             relation(&relations::Runs { one, again });
+        }
+    }
+    // Others, with logs, such as those of programs on a GPU: `CULEAK_MODEL_RECORDINGS=FOLDER:FOLDER`.
+    for folder in std::env::split_paths(&std::env::var_os("CULEAK_MODEL_RECORDINGS").unwrap_or_default()) {
+        let recordings = recordings_in(&folder);
+        assert!(!recordings.is_empty(), "{}: no recordings", folder.display());
+        for one in &recordings {
+            let (_, log) = reader::read_timeline(one).expect("readable");
+            assert!(
+                log.is_some(),
+                "{}: it has no log; record with --timeline",
+                one.display()
+            );
+            println!("{}", one.display());
+            let runs = relations::Runs { one, again: one };
+            relations::OF_RECORDINGS.iter().for_each(|relation| relation(&runs));
         }
     }
 }

@@ -5,33 +5,42 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use culeak::analysis::phases::Layer;
 use culeak::kind::{Kind, Place};
 use culeak::reader;
 use culeak::snapshot::Snapshot;
 use serde_json::Value;
 
-use super::{Process, same};
+use super::{Process, same, views};
 use crate::support::culeak;
 use crate::support::model::{Model, Point, Record};
 
-/// Commands that are compared, each with a function; a program has one of them, by its number.
-pub const ALL: [fn(&Process, &Path, &[Process]); 15] = [
+pub mod exports;
+
+/// Commands that are compared, each with a function; a program has one of them, by its number. Those that need no log are asked of a
+/// recording without one, too.
+pub const ALL: [fn(&Process, &Path, &[Process]); 19] = [
     report,
     job,
-    metrics,
-    speedscope,
-    report_at_marks,
+    exports::metrics,
+    exports::speedscope,
     report_parts,
     report_at_peak,
-    diff,
+    objects,
+    phases,
+    runs,
     check,
-    csv,
-    folded,
+    exports::csv,
+    exports::folded,
     snapshot,
     trend,
+    report_at_marks,
+    report_at_times,
+    diff,
     churn,
     window,
 ];
+pub const WITHOUT_LOG: usize = 14;
 
 pub fn run(words: &[&str]) -> Output {
     run_with(words, Stdio::null())
@@ -160,6 +169,108 @@ fn report_at_marks(process: &Process, _: &Path, _: &[Process]) {
     }
 }
 
+/// At times that are no marks: begins and ends of phases.
+fn report_at_times(process: &Process, _: &Path, _: &[Process]) {
+    let recorded = reader::read(Path::new(path(process))).expect("readable");
+    for (recorded, phase) in recorded.phases.iter().zip(&process.model.phases) {
+        for (ns, changes) in [
+            (Some(recorded.begin_ns), Some(phase.begin)),
+            (recorded.end_ns, phase.end),
+        ] {
+            let (Some(ns), Some(changes)) = (ns, changes) else {
+                continue;
+            };
+            let point = Point {
+                live: process.model.live_at(changes),
+                ..process.model.last()
+            };
+            let time = format!("{}.{:09}s", ns / 1_000_000_000, ns % 1_000_000_000);
+            let report = json(&["report", path(process), "--at", &time]);
+            compare(&report, &point, &format!("report --at {time}"));
+        }
+    }
+}
+
+/// Of each kind: how many are live, and were created and destroyed.
+fn objects(process: &Process, _: &Path, _: &[Process]) {
+    let objects = &json(&["report", path(process), "--view", "objects"])["objects"];
+    let mut recorded: BTreeMap<String, [u64; 3]> = BTreeMap::new();
+    for kind in objects["kinds"].as_array().expect("kinds") {
+        let counts = ["live", "created", "destroyed"].map(|count| number(&kind[count]));
+        recorded.insert(kind["kind"].as_str().expect("a kind").to_owned(), counts);
+    }
+    let mut modelled: BTreeMap<String, [u64; 3]> = BTreeMap::new();
+    for ((_, kind), sums) in &process.model.sums {
+        if kind.is_object() && sums.total_count > 0 {
+            let counts = modelled.entry(kind.name().to_owned()).or_default();
+            let more = [sums.live_count, sums.total_count, sums.freed_count];
+            counts.iter_mut().zip(more).for_each(|(count, more)| *count += more);
+        }
+    }
+    same!(recorded, modelled, "objects: live, created, destroyed");
+    let mut rows: BTreeMap<(String, String), u64> = BTreeMap::new();
+    for row in objects["rows"].as_array().expect("rows") {
+        let (kind, label) = (row["kind"].as_str().expect("a kind"), function_of(row));
+        *rows.entry((kind.to_owned(), label.to_owned())).or_default() += number(&row["count"]);
+    }
+    let mut modelled = BTreeMap::new();
+    for record in process.model.live.iter().filter(|record| record.kind.is_object()) {
+        *modelled
+            .entry((record.kind.name().to_owned(), function(record)))
+            .or_default() += 1;
+    }
+    same!(rows, modelled, "rows of objects");
+}
+
+/// What happened in each phase; without a log only when.
+fn phases(process: &Process, _: &Path, _: &[Process]) {
+    let modelled = &process.model.phases;
+    if modelled.is_empty() {
+        return;
+    }
+    let document = json(&["report", path(process), "--view", "phases:*"]);
+    let list = |value: &'_ Value| value.as_array().cloned().unwrap_or_default();
+    let chosen = list(&document["chosen"]);
+    let named = chosen.iter().map(|phase| {
+        (
+            phase["name"].as_str().expect("a name").to_owned(),
+            phase["end_ns"].is_u64(),
+        )
+    });
+    let wanted = modelled.iter().map(|phase| (phase.name.clone(), phase.end.is_some()));
+    same!(
+        named.collect::<Vec<_>>(),
+        wanted.collect::<Vec<_>>(),
+        "phases: name, ended"
+    );
+    let in_rows = list(&document["rows"])
+        .iter()
+        .map(|row| number(&row["count"]))
+        .sum::<u64>();
+    same!(in_rows, modelled.len() as u64, "phases in rows");
+    for (chosen, phase) in chosen.iter().zip(modelled) {
+        for (series, figures) in list(&document["series"]).iter().zip(list(&chosen["figures"])) {
+            let layer = match series["layer"].as_str() {
+                Some("driver") => Layer::Driver,
+                Some("blocks") => Layer::Blocks,
+                _ => continue,
+            };
+            let ordinal = series["place"]
+                .as_str()
+                .and_then(|place| place.strip_prefix("GPU ")?.parse().ok());
+            let Some(wanted) = ordinal.and_then(|ordinal| views::of_phase(&process.model, phase, layer, ordinal))
+            else {
+                continue;
+            };
+            let held = ["held_at_begin", "held_at_end", "high_water"].map(|figure| (number(&figures[figure]), 0));
+            let changed = ["allocated", "freed", "freed_within", "left_behind"].map(|figure| tally(&figures[figure]));
+            let figures: Vec<Sum> = held.into_iter().chain(changed).collect();
+            let wanted: Vec<Sum> = wanted.map(|tally| (tally.bytes, tally.count)).to_vec();
+            same!(figures, wanted, "phase {}, {series}", phase.name);
+        }
+    }
+}
+
 /// The stacks with a function and those without it are all.
 fn report_parts(process: &Process, _: &Path, _: &[Process]) {
     let last = process.model.last();
@@ -195,8 +306,8 @@ fn report_at_peak(process: &Process, _: &Path, _: &[Process]) {
     }
 }
 
-fn diff(process: &Process, other: &Path, _: &[Process]) {
-    // The same program, run once more.
+/// The same program, run once more.
+fn runs(process: &Process, other: &Path, _: &[Process]) {
     let other = other.to_str().expect("a path");
     let none = json(&["diff", other, path(process), "--by", "site"]);
     same!(
@@ -205,6 +316,9 @@ fn diff(process: &Process, other: &Path, _: &[Process]) {
         "the differences of two runs: {}",
         none["rows"]
     );
+}
+
+fn diff(process: &Process, _: &Path, _: &[Process]) {
     let Some(mark) = process.model.marks.last() else { return };
     let point = format!("mark:{}", mark.name);
     let diff = json(&["diff", path(process), "--at", &point, "--at", "exit", "--by", "site"]);
@@ -284,73 +398,6 @@ fn check(process: &Process, _: &Path, _: &[Process]) {
     }
 }
 
-fn csv(process: &Process, _: &Path, _: &[Process]) {
-    let text = text(&["export", path(process), "-f", "csv", "-o", "-"]);
-    let mut lines = text.lines();
-    let header: Vec<&str> = lines.next().expect("a header").split(',').collect();
-    let column = |name: &str| {
-        header
-            .iter()
-            .position(|other| *other == name)
-            .unwrap_or_else(|| panic!("{name}: {header:?}"))
-    };
-    let (kind, bytes, address) = (column("kind"), column("bytes"), column("address"));
-    let mut rows: Vec<(String, u64, u64)> = Vec::new();
-    for line in lines {
-        let fields: Vec<&str> = line.split(',').map(|field| field.trim_matches('"')).collect();
-        let number = |at: usize| {
-            fields[at]
-                .trim_start_matches("0x")
-                .parse::<u64>()
-                .or_else(|_| u64::from_str_radix(fields[at].trim_start_matches("0x"), 16))
-        };
-        rows.push((
-            fields[kind].to_owned(),
-            number(bytes).expect("bytes"),
-            number(address).expect("an address"),
-        ));
-    }
-    rows.sort();
-    let live = process
-        .model
-        .live
-        .iter()
-        .filter(|record| record.kind.place().is_memory());
-    let mut modelled: Vec<_> = live
-        .map(|record| (record.kind.name().to_owned(), record.bytes, record.address))
-        .collect();
-    modelled.sort();
-    same!(rows, modelled, "export -f csv");
-}
-
-/// The bytes of all stacks of an input.
-pub fn folded_sum(input: &str, words: &[&str]) -> u64 {
-    let text = text(&[&["export", input, "-f", "folded", "-o", "-"], words].concat());
-    let numbers = text
-        .lines()
-        .filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok());
-    numbers.sum()
-}
-
-fn folded(process: &Process, _: &Path, _: &[Process]) {
-    for (cost, wanted) in [
-        ("bytes", sum(process.model.last().held()).0),
-        ("count", sum(process.model.last().held()).1),
-    ] {
-        let text = text(&["export", path(process), "-f", "folded", "--cost", cost, "-o", "-"]);
-        let numbers = text.lines().map(|line| {
-            line.rsplit(' ')
-                .next()
-                .and_then(|number| number.parse::<u64>().ok())
-                .expect("a number")
-        });
-        let all: u64 = numbers.sum();
-        if cost == "bytes" {
-            same!(all, wanted, "export -f folded --cost {cost}");
-        }
-    }
-}
-
 /// A snapshot of the recording says what the recording says.
 fn snapshot(process: &Process, _: &Path, _: &[Process]) {
     let file = Path::new(path(process)).with_extension("json");
@@ -418,46 +465,6 @@ fn job(process: &Process, _: &Path, all: &[Process]) {
     same!(of_sites, bytes, "the sites of a job");
 }
 
-fn metrics(process: &Process, _: &Path, _: &[Process]) {
-    let text = text(&["export", path(process), "-f", "openmetrics", "-o", "-"]);
-    let value = |line: &str| {
-        line.rsplit(' ')
-            .next()
-            .and_then(|number| number.parse::<f64>().ok())
-            .expect("a number")
-    };
-    let lines = text.lines().filter(|line| line.starts_with("culeak_held_bytes{"));
-    let held: f64 = lines.map(value).sum();
-    same!(held as u64, sum(process.model.last().held()).0, "export -f openmetrics");
-}
-
-fn speedscope(process: &Process, _: &Path, _: &[Process]) {
-    let profile = text(&["export", path(process), "-f", "speedscope", "-o", "-"]);
-    let profile: Value = serde_json::from_str(&profile).expect("JSON");
-    let bytes = profile["profiles"]
-        .as_array()
-        .expect("profiles")
-        .iter()
-        .filter(|profile| {
-            profile["name"]
-                .as_str()
-                .is_some_and(|name| name.ends_with("live bytes"))
-        })
-        .flat_map(|profile| {
-            profile["weights"]
-                .as_array()
-                .expect("weights")
-                .iter()
-                .map(number)
-                .collect::<Vec<_>>()
-        });
-    same!(
-        bytes.sum::<u64>(),
-        sum(process.model.last().held()).0,
-        "export -f speedscope"
-    );
-}
-
 fn churn(process: &Process, _: &Path, _: &[Process]) {
     let churn = json(&["report", path(process), "--view", "churn"]);
     for (sums, is_counted) in [
@@ -494,11 +501,7 @@ fn window(process: &Process, _: &Path, _: &[Process]) {
         "kind",
     ]);
     let before = &from.live;
-    let is_new = |record: &&Record| {
-        !before
-            .iter()
-            .any(|other| (other.made, other.address, &other.space) == (record.made, record.address, &record.space))
-    };
+    let is_new = |record: &&Record| !before.iter().any(|other| other.is(record));
     let left = sum(to.held().into_iter().filter(is_new));
     same!(held(&report), left, "report --between {between:?}");
 }

@@ -6,11 +6,11 @@ use std::path::Path;
 
 use culeak::kind::Kind;
 use culeak::reader;
-use culeak::snapshot::{Allocation, Snapshot, Stream};
+use culeak::snapshot::{Allocation, Pages, Snapshot, Stream};
 use culeak::timeline::Timeline;
 
 use super::{Mode, not_recorded, same, site, views};
-use crate::support::model::{Key, Model, Point, Record, Sums};
+use crate::support::model::{Key, Model, Pages as Modelled, Point, Record, Sums};
 
 /// What is compared of something live.
 pub type Row = (Kind, u64, u64, u64, Option<i32>, Option<u64>, String, Option<String>);
@@ -51,7 +51,7 @@ pub fn sorted<T: Ord>(rows: impl Iterator<Item = T>) -> Vec<T> {
 }
 
 /// The differences between two lists, shortened.
-fn only_in<T: PartialEq + std::fmt::Debug>(these: &[T], those: &[T]) -> String {
+pub fn only_in<T: PartialEq + std::fmt::Debug>(these: &[T], those: &[T]) -> String {
     let rows: Vec<&T> = these.iter().filter(|row| !those.contains(row)).take(5).collect();
     format!("{rows:?}")
 }
@@ -137,6 +137,44 @@ pub fn compare(snapshot: &Snapshot, model: &Model, mode: Mode) {
         marks,
         model.marks.iter().map(|mark| &*mark.name).collect::<Vec<_>>(),
         "marks"
+    );
+    same!(
+        sorted(lost.unhooked.iter()),
+        model.unhooked.iter().collect::<Vec<_>>(),
+        "functions without a hook"
+    );
+    let owner = |name: &str, pages: &Pages, has_ended: bool| {
+        (
+            name.to_owned(),
+            [pages.live, pages.reclaimable, pages.waiting, pages.free],
+            has_ended,
+        )
+    };
+    let pools = snapshot.page_pools.iter().map(|pool| {
+        let owners = pool.owners.iter();
+        let owners: Vec<_> = owners
+            .map(|of| owner(&of.name, &of.pages, of.end_ns.is_some()))
+            .collect();
+        (
+            owner(&pool.domain, &pool.pages, false),
+            pool.page_bytes,
+            pool.owners_begun,
+            owners,
+        )
+    });
+    let modelled = model.page_pools.iter().map(|pool| {
+        let owner = |of: &Modelled| (of.name.clone(), of.pages, of.has_ended);
+        (
+            owner(pool),
+            pool.page_bytes,
+            pool.begun,
+            pool.owners.iter().map(owner).collect::<Vec<_>>(),
+        )
+    });
+    same!(
+        pools.collect::<Vec<_>>(),
+        modelled.collect::<Vec<_>>(),
+        "pools of pages"
     );
     let phases: Vec<_> = snapshot
         .phases

@@ -2,19 +2,23 @@
 //! the file of that instant is read as that of a process that was killed there. It must be what the model says before or after the line
 //! that the process was running: what both have is there, or the file says that a call was under way, and what neither has is not.
 
+use std::collections::BTreeSet;
 use std::fs;
 
 use culeak::format::Section;
 use culeak::reader;
+use nix::libc;
 
 use super::{MODES, Mode, number, program};
+use crate::interpreters::interpreters;
+use crate::support::claims::Claims;
 use crate::support::outcome::recordings_in;
 use crate::support::profile::folder;
 use crate::support::script::{self, Script};
 use crate::support::traced::{self, Calls, Event};
-use crate::support::{Preload, library};
+use crate::support::{Preload, fake_driver, invariants, library, program as program_at, sources};
 use compare::compare;
-use trace::{CALLS, is_recording, trace};
+use trace::{CALLS, is_recording, trace, trace_with};
 
 mod compare;
 mod trace;
@@ -91,7 +95,7 @@ const KINDS: [&str; 19] = [
     "external 65536",
 ];
 
-/// Each section that a program without Python and without a hundred libraries can make grow.
+/// Each section that a program without Python can make grow, but the names of functions within the driver.
 #[test]
 #[ignore = "needs ptrace"]
 fn a_recording_is_complete_after_each_store_while_its_sections_grow() {
@@ -113,7 +117,20 @@ fn a_recording_is_complete_after_each_store_while_its_sections_grow() {
     );
     lines.extend((0..150).map(|path| format!("0 deep 32 {path}")));
     lines.extend((0..150).map(|_| "0 alloc 64".to_owned()));
-    let script = script_of(lines);
+    lines.extend((0..70).map(|nth| format!("0 lookup {nth} 1")));
+    let pool = lines.len() + 1;
+    lines.push("0 pagepool cache 4096".to_owned());
+    lines.extend((0..70).map(|nth| format!("0 owner request-{nth} {pool}")));
+    // Each through another library.
+    let copies = folder();
+    let pass = library("pass", "libpass.so", &[], &[fake_driver()]);
+    for nth in 0..70 {
+        fs::copy(&pass, copies.path().join(format!("{nth}.so"))).expect("copied");
+        lines.push(format!("0 pass 16 {nth}"));
+    }
+    let mut script = script_of(lines);
+    let copies = copies.path().display().to_string();
+    script.environment.push(("CULEAK_TEST_COPIES".to_owned(), copies));
     let grew = trace(&script, Mode::Plain, |_| false).grew;
     let counts = compare(
         &script,
@@ -131,9 +148,91 @@ fn a_recording_is_complete_after_each_store_while_its_sections_grow() {
         Section::Marks,
         Section::Totals,
         Section::Phases,
+        Section::Modules,
+        Section::Unhooked,
+        Section::Pages,
     ] {
         assert!(counts.grew.contains(&section), "{section:?} did not grow: {counts:?}");
     }
+}
+
+/// Names of Python's functions: the program says which blocks are live, and each was allocated by a function of its own.
+#[test]
+#[ignore = "needs ptrace"]
+fn a_recording_of_python_is_complete_after_each_store_while_its_code_grows() {
+    let mut grew = BTreeSet::new();
+    let mut read = 0;
+    for is_watching in [false, true] {
+        let folder = folder();
+        let said = folder.path().join("said");
+        let python = program_at(&interpreters()[0].command)
+            .arg("-B")
+            .arg(sources().join("victims/codes.py"))
+            .arg(&said)
+            .setting("CULEAK_QUIET", "1");
+        let mut last = 0;
+        let mut recording = None;
+        let status = traced::run(
+            &mut python.command(folder.path()),
+            Calls::Only(&CALLS),
+            is_recording,
+            |at, event| match event {
+                Event::Left(call)
+                    if call.number == libc::SYS_write && at.file(call.arguments[0]).as_ref() == Some(&said) =>
+                {
+                    last += 1;
+                    at.watch(is_watching && grew.contains(&(last + 1)));
+                }
+                Event::Left(call) if call.number == libc::SYS_fallocate && !is_watching => {
+                    let path = at.file(call.arguments[0]);
+                    recording = path.filter(|path| last > 0 && is_recording(path)).or(recording.take());
+                    if last > 0 {
+                        grew.insert(last + 1);
+                    }
+                }
+                Event::Stored(path) => {
+                    read += 1;
+                    let snapshot = reader::read(path).expect("readable");
+                    invariants::check(&snapshot, false);
+                    let rows: Vec<_> = snapshot.allocations.iter().collect();
+                    let mut sizes: Vec<u64> = rows.iter().map(|row| row.bytes).collect();
+                    sizes.sort_unstable();
+                    let all: Vec<u64> = (1..=sizes.len() as u64).collect();
+                    assert!(
+                        sizes == all && (last..=last + 1).contains(&(all.len() as u64)),
+                        "after {last} blocks: {sizes:?}"
+                    );
+                    for row in rows {
+                        let own = format!("function_{}", row.bytes);
+                        let functions = snapshot.functions(row);
+                        assert!(functions.contains(&own), "{own} is not in {functions:?}");
+                    }
+                    recording = Some(path.to_owned());
+                }
+                _ => {}
+            },
+        );
+        assert!(status.success(), "{status}");
+        let header = fs::read(recording.expect("it grew")).expect("readable");
+        let sections = culeak::format::extents(&header).map(|extent| Section::from_number(extent.section));
+        let codes = sections.filter(|section| *section == Some(Section::Codes));
+        assert_eq!(codes.count(), 2);
+    }
+    println!("{read} instants of Python, in lines {grew:?}");
+    assert!(read > 100, "{read}");
+}
+
+/// What a recording that cannot grow lacks is counted, whenever its process is killed.
+#[test]
+#[ignore = "needs ptrace"]
+fn what_has_no_room_is_counted_as_lost_after_each_store() {
+    let lines = (0..300).map(|nth| format!("0 alloc {}", 16 + nth));
+    let script = script_of(["0 primary 0".to_owned()].into_iter().chain(lines));
+    let grew = trace_with(&script, Mode::Plain, |_| false, true).grew;
+    let first = *grew.first().expect("it should have grown");
+    let watched = |line: u64| (first - 1..first + 16).contains(&line);
+    let counts = compare(&script, Mode::Plain, trace_with(&script, Mode::Plain, watched, true));
+    assert!(counts.complete > 50 && counts.lost > 10, "{counts:?}");
 }
 
 /// Another extent of the log, and the first events that are overwritten.

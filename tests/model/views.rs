@@ -11,7 +11,7 @@ use culeak::snapshot::{Snapshot, Total};
 use culeak::timeline::Timeline;
 
 use super::{same, site};
-use crate::support::model::{Model, Point, Record};
+use crate::support::model::{Model, Phase, Point, Record};
 
 fn tally<'a>(records: impl Iterator<Item = &'a Record>) -> Tally {
     records.fold(Tally::default(), |mut sum, record| {
@@ -253,15 +253,9 @@ pub fn phases(snapshot: &Snapshot, timeline: &Timeline, model: &Model) {
             let Some(Location::Gpu(ordinal)) = series.location else {
                 continue;
             };
-            let counts = |record: &Record| match series.layer {
-                Layer::Driver => record.kind.place().on_device() && record.device == Some(ordinal),
-                Layer::Blocks => record.kind == Kind::Block && record.device == Some(ordinal),
-                Layer::Held | Layer::Process => false,
-            };
-            if !matches!(series.layer, Layer::Driver | Layer::Blocks) {
+            let Some(modelled) = of_phase(model, phase, series.layer, ordinal) else {
                 continue;
-            }
-            let modelled = figures_of(model, phase.begin, phase.end.unwrap_or(model.changes.len()), counts);
+            };
             let recorded = [
                 Tally::new(figures.held_at_begin, 0),
                 Tally::new(figures.held_at_end, 0),
@@ -279,6 +273,16 @@ pub fn phases(snapshot: &Snapshot, timeline: &Timeline, model: &Model) {
             );
         }
     }
+}
+
+/// Held at begin and end, high water, allocated, freed, freed within, left behind; `None`: not of this layer.
+pub fn of_phase(model: &Model, phase: &Phase, layer: Layer, ordinal: i32) -> Option<[Tally; 7]> {
+    let counts = |record: &Record| match layer {
+        Layer::Driver => record.kind.place().on_device() && record.device == Some(ordinal),
+        _ => record.kind == Kind::Block && record.device == Some(ordinal),
+    };
+    let end = phase.end.unwrap_or(model.changes.len());
+    matches!(layer, Layer::Driver | Layer::Blocks).then(|| figures_of(model, phase.begin, end, counts))
 }
 
 fn figures_of(model: &Model, begin: usize, end: usize, counts: impl Fn(&Record) -> bool) -> [Tally; 7] {
@@ -308,9 +312,7 @@ fn figures_of(model: &Model, begin: usize, end: usize, counts: impl Fn(&Record) 
             continue;
         }
         freed.add(record.bytes);
-        let same =
-            |other: &&Record| (other.made, other.address, &other.space) == (record.made, record.address, &record.space);
-        if let Some(own) = inside.iter().position(same) {
+        if let Some(own) = inside.iter().position(|other| other.is(record)) {
             inside.remove(own);
             within.add(record.bytes);
         }

@@ -3,7 +3,7 @@
 //! It is told what the driver answered to each line, and says what follows from it: what is live, the sums by kind and device, and what
 //! was live at each mark. Whether a call may succeed is the driver's business.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use culeak::kind::{Kind, Place};
 
@@ -12,6 +12,7 @@ use verbs::{STEP, freeing, making};
 
 mod begins;
 mod ends;
+mod pages;
 mod verbs;
 
 /// Where an address or handle is unique.
@@ -111,6 +112,20 @@ pub struct Losses {
     pub vanished: u64,
 }
 
+/// A pool of pages, or an owner in one.
+#[derive(Debug, Clone)]
+pub struct Pages {
+    id: u64,
+    pub name: String,
+    pub page_bytes: u64,
+    /// Live, reclaimable, waiting, free.
+    pub pages: [u64; 4],
+    pub has_ended: bool,
+    /// How many owners have begun.
+    pub begun: u64,
+    pub owners: Vec<Pages>,
+}
+
 /// A request that failed: site, kind, device, bytes, error.
 pub type Failure = (u64, Kind, Option<i32>, u64, i32);
 
@@ -143,6 +158,9 @@ pub struct Model {
     /// The number of the current interval, and that of the changes before it.
     interval: Option<(u64, usize)>,
     pub changes: Vec<Change>,
+    /// Functions that the driver returned and that have no hook.
+    pub unhooked: BTreeSet<String>,
+    pub page_pools: Vec<Pages>,
     graphs: BTreeMap<u64, Graph>,
     execs: BTreeMap<u64, Vec<Step>>,
     /// The stream and the graph of its capture.
@@ -188,8 +206,10 @@ impl Model {
     fn take(&mut self, line: &Line, answer: Answer) {
         let number = |index: usize| line.arguments.get(index).copied().unwrap_or(0) as u64;
         let succeeded = answer.result == 0;
-        self.is_recording |=
-            ["mark", "begin", "snapshot", "interval", "block", "blocks", "churn"].contains(&&*line.verb);
+        self.is_recording |= [
+            "mark", "begin", "snapshot", "interval", "block", "blocks", "churn", "pagepool",
+        ]
+        .contains(&&*line.verb);
         if line.verb == "primary" && answer.value != 0 {
             self.primaries.insert(number(0) as i32, answer.value);
         }
@@ -244,6 +264,13 @@ impl Model {
             "releaseobject" => self.give_up(self.value(line, 0), number(1), succeeded),
             // With 1, the graph gets the program's references.
             "giveobject" if number(3) == 1 => self.give_up(self.value(line, 1), number(2), succeeded),
+            "close" => self.close(self.value(line, 0), succeeded),
+            "lookup" => {
+                for nth in number(0)..number(0) + number(1) {
+                    self.unhooked.insert(format!("cuNewerAlloc{nth}"));
+                }
+            }
+            "pagepool" | "owner" | "setpages" | "endowner" => self.take_pages(line, answer.value),
             "release" => self.release(self.value(line, 0), succeeded),
             "retain" if succeeded => self.retain(answer.value),
             "unmap" if succeeded => self.unmap(answer.value, number(2)),
@@ -357,9 +384,29 @@ impl Model {
         }
     }
 
+    /// What was live before the change with this number.
+    pub fn live_at(&self, changes: usize) -> Vec<Record> {
+        let mut live: Vec<Record> = Vec::new();
+        for Change { is_free, record } in &self.changes[..changes] {
+            if *is_free {
+                live.retain(|other| !other.is(record));
+            } else {
+                live.push(record.clone());
+            }
+        }
+        live
+    }
+
     /// The state at the end, as a point.
     pub fn last(&self) -> Point {
         self.point("")
+    }
+}
+
+impl Record {
+    /// Whether this is the other one, at another time.
+    pub fn is(&self, other: &Record) -> bool {
+        (self.made, self.address, &self.space) == (other.made, other.address, &other.space)
     }
 }
 

@@ -21,7 +21,8 @@
 extern char **environ;
 
 /* The functions of victims/cuda.h lack these. */
-extern CUresult cuCtxGetDevice(CUdevice *), cuMemFreeHost(void *), cuDevicePrimaryCtxGetState(CUdevice, unsigned *, int *);
+extern CUresult cuMemGetAddressRange_v2(CUdeviceptr *, size_t *, CUdeviceptr), cuCtxGetDevice(CUdevice *), cuMemFreeHost(void *);
+extern CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned *, int *);
 extern CUresult cuGraphAddChildGraphNode(CUnode *, CUgraph, const CUnode *, size_t, CUgraph);
 
 /* Verbs that allocate or create, and so have a stack: V(name, call). `a` are the arguments as numbers, `v(i)` the value of the
@@ -62,7 +63,9 @@ extern CUresult cuGraphAddChildGraphNode(CUnode *, CUgraph, const CUnode *, size
     V(block, (*out = v(1) + a[2], culeak_alloc(op->name, (void *)*out, a[3], NULL), 0)) \
     V(blocks, allocate_pages(out, op->name, v(1), a[2], a[3])) \
     V(deep, descend(12, a[1], out, a[0])) \
-    V(churn, churn(out, op->name, a[1]))
+    V(churn, churn(out, op->name, a[1])) \
+    V(open, open_block(op, a[0])) \
+    V(pass, pass_to(a[1], out, a[0]))
 
 /* Verbs without a stack. */
 #define OTHERS(V) \
@@ -109,6 +112,13 @@ extern CUresult cuGraphAddChildGraphNode(CUnode *, CUgraph, const CUnode *, size
     V(snapshot, (culeak_snapshot(op->name), 0)) \
     V(interval, (op->value = culeak_interval_begin(op->name, 0), 0)) \
     V(measure, measure(op, v(0), a[1])) \
+    V(export, export_block(op, v(0))) \
+    V(close, cuIpcCloseMemHandle(v(0))) \
+    V(lookup, look_up_newer(a[0], a[1])) \
+    V(pagepool, (op->value = culeak_pool_begin(op->name, a[1]), 0)) \
+    V(owner, (op->value = culeak_owner_begin(v(1), op->name), 0)) \
+    V(setpages, (culeak_set_pages(v(0), &(struct culeak_pages){a[1], a[2], a[3], a[4]}), 0)) \
+    V(endowner, (culeak_owner_end(v(0)), 0)) \
     V(ends, 0) \
     V(quit, quit(a[0])) \
     V(fork, children(op)) \
@@ -141,7 +151,7 @@ static struct op {
     unsigned long long value, detail;
 } *ops;
 static long count;
-static int transcript, in_child;
+static int transcript, handles, in_child;
 static const char *script_path, *transcript_path;
 static char pages[64 * PAGE] __attribute__((aligned(PAGE)));
 static _Thread_local int is_missing;
@@ -186,6 +196,51 @@ static CUresult import(struct op *op, CUhandle handle) {
     STAY();
     close(file);
     return result;
+}
+
+/* A handle that a child may open: it finds it by the ID of this line. */
+static CUresult export_block(struct op *op, CUdeviceptr address) {
+    CUipcHandle handle;
+    CUresult result = cuIpcGetMemHandle(&handle, address);
+    if (!result) REQUIRE(pwrite(handles, &handle, sizeof handle, op->id * sizeof handle) == sizeof handle);
+    op->value = op->id;
+    return result;
+}
+
+/* The detail: the size of the block. */
+static CUresult open_block(struct op *op, long id) {
+    CUipcHandle handle = {{0}};
+    CUdeviceptr start;
+    REQUIRE(pread(handles, &handle, sizeof handle, id * sizeof handle) >= 0);
+    CUresult result = cuIpcOpenMemHandle_v2(&op->value, handle, 1);
+    STAY();
+    if (!result) REQUIRE(!cuMemGetAddressRange_v2(&start, (size_t *)&op->detail, op->value));
+    return result;
+}
+
+/* Through the library with this number, of which the test has made a folder of copies. */
+static CUresult pass_to(long number, CUdeviceptr *out, size_t bytes) {
+    char path[400];
+    snprintf(path, sizeof path, "%s/%ld.so", getenv("CULEAK_TEST_COPIES"), number);
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    REQUIRE(library);
+    CUresult (*pass)(CUdeviceptr *, size_t) = dlsym(library, "pass");
+    CUresult result = pass(out, bytes);
+    STAY();
+    return result;
+}
+
+/* Functions that the driver has and culeak does not know. */
+static CUresult look_up_newer(long first, long n) {
+    CUresult (*look_up)(const char *, void **, int, uint64_t, int *) = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuGetProcAddress_v2");
+    REQUIRE(look_up);
+    for (long i = first; i < first + n; i++) {
+        char name[40];
+        void *found = NULL;
+        snprintf(name, sizeof name, "cuNewerAlloc%ld", i);
+        REQUIRE(!look_up(name, &found, 12000, 0, NULL) && found);
+    }
+    return 0;
 }
 
 static CUresult add_allocation(unsigned long long *out, CUgraph graph, size_t bytes, int device) {
@@ -317,6 +372,7 @@ static const unsigned char named[VERBS] = {
     [VERB_freestream] = 1, [VERB_freeevent] = 1, [VERB_unload] = 1, [VERB_unloadlibrary] = 1, [VERB_freetexture] = 1, [VERB_retainobject] = 1,
     [VERB_releaseobject] = 1, [VERB_giveobject] = 3,
     [VERB_freeblock] = 2, [VERB_freeblocks] = 2, [VERB_end] = 1, [VERB_measure] = 1,
+    [VERB_export] = 1, [VERB_close] = 1, [VERB_owner] = 2, [VERB_setpages] = 1, [VERB_endowner] = 1,
 };
 
 static int values_are_known(struct op *op) {
@@ -449,7 +505,10 @@ int main(int argc, char **argv) {
     REQUIRE(argc >= 3);
     script_path = argv[1], transcript_path = argv[2];
     transcript = open(transcript_path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-    REQUIRE(transcript >= 0);
+    char path[4096];
+    snprintf(path, sizeof path, "%s.handles", transcript_path);
+    handles = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    REQUIRE(transcript >= 0 && handles >= 0);
     read_script();
     sem_init(&finished, 0, 0);
     for (int i = 0; i < THREADS; i++) sem_init(&workers[i].wanted, 0, 0);

@@ -99,6 +99,8 @@ pub(super) struct Trace {
     pub(super) grew: BTreeSet<u64>,
     /// Automatic snapshots after each write: how many were refused as unfinished, and how many were read.
     pub(super) snapshots: [usize; 2],
+    /// There was no room for another extent.
+    pub(super) is_full: bool,
 }
 
 /// Those that map files, change them or end a line.
@@ -119,6 +121,11 @@ pub(super) fn is_recording(path: &Path) -> bool {
 
 /// Runs a script. The process is stopped after each store while it runs lines that are `watched`; 0: all before its first answer.
 pub(super) fn trace(script: &Script, mode: Mode, watched: impl Fn(u64) -> bool) -> Trace {
+    trace_with(script, mode, watched, false)
+}
+
+/// `is_full`: once a line was answered, there is no space for a recording to grow.
+pub(super) fn trace_with(script: &Script, mode: Mode, watched: impl Fn(u64) -> bool, is_full: bool) -> Trace {
     let folder = folder();
     let program = program(script, mode, folder.path()).setting("CULEAK_QUIET", "1");
     let transcript = folder.path().join("transcript");
@@ -133,7 +140,12 @@ pub(super) fn trace(script: &Script, mode: Mode, watched: impl Fn(u64) -> bool) 
             let of_process = seen.entry(at.pid).or_default();
             at.watch(watched(if of_process.answered == 0 { 0 } else { last + 1 }));
             match event {
-                Event::Entered(_) => {}
+                Event::Entered(call) => {
+                    let grows = [libc::SYS_fallocate, libc::SYS_ftruncate].contains(&call.number);
+                    if is_full && of_process.answered > 0 && grows {
+                        call.result = Some(-i64::from(libc::ENOSPC));
+                    }
+                }
                 Event::Stored(path) => {
                     assert_eq!(
                         of_process.path.as_deref(),
@@ -188,5 +200,6 @@ pub(super) fn trace(script: &Script, mode: Mode, watched: impl Fn(u64) -> bool) 
         seen,
         grew,
         snapshots,
+        is_full,
     }
 }

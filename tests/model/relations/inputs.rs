@@ -342,7 +342,7 @@ pub fn rows_of_a_job_are_those_of_its_processes(script: &Script) {
             "--top {most}: hidden"
         );
     }
-    let folded = |input: &str| commands::folded_sum(input, &[]);
+    let folded = |input: &str| commands::exports::folded_sum(input, &[]);
     let each: u64 = all.iter().map(|path| folded(text(path))).sum();
     same!(folded(&whole), each, "export -f folded of a job");
 }

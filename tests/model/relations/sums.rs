@@ -199,7 +199,7 @@ pub fn a_filter_and_its_complement_add_up_in_other_commands(runs: &Runs) {
             .skip(1)
             .count()
     };
-    let folded = |words: &[&str]| commands::folded_sum(one, words);
+    let folded = |words: &[&str]| commands::exports::folded_sum(one, words);
     let churn = |words: &[&str]| {
         let churn = json(&[&["report", one, "--view", "churn"][..], words].concat());
         ["driver", "blocks"].map(|of| ["allocated", "freed"].map(|what| tally(&churn[of][what])))

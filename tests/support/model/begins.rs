@@ -65,11 +65,12 @@ impl Model {
             "array" | "array3d" | "mipmap" => (0, 0),
             "reserve" | "multicast" if known => (0, number(0)),
             "external" if known => (0, number(0)),
+            "open" if succeeded => (0, answer.detail),
             "external_map" if known => (0, number(1)),
             "map" => (0, number(2)),
             "register" => (number(1), number(1)),
-            "alloc" | "alloc32" | "deep" | "managed" | "host" | "hostv2" | "async" | "asyncptsz" | "frompool"
-            | "physical" => (number(0), number(0)),
+            "alloc" | "alloc32" | "deep" | "pass" | "managed" | "host" | "hostv2" | "async" | "asyncptsz"
+            | "frompool" | "physical" => (number(0), number(0)),
             _ => (0, 0),
         };
         let (kind, space, api) = what;
@@ -143,6 +144,15 @@ impl Model {
         }
         match &*line.verb {
             "physical" | "multicast" => record.references = 1,
+            // A handle that is opened again leads to the same address.
+            "open" => {
+                let opened = self.find(&Space::Pointer, answer.value);
+                if let Some(opened) = opened.filter(|opened| self.live[*opened].kind == Kind::Ipc) {
+                    self.live[opened].references += 1;
+                    return;
+                }
+                record.references = 1;
+            }
             "userobject" => record.references = number(0) as u32,
             "import" => {
                 if let Some(known) = self.physical(answer.value) {

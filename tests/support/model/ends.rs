@@ -97,6 +97,15 @@ impl Model {
         }
     }
 
+    /// Memory of another process is closed as often as it was opened.
+    pub(super) fn close(&mut self, address: u64, succeeded: bool) {
+        let opened = self.find(&Space::Pointer, address);
+        match opened.filter(|opened| succeeded && self.live[*opened].references > 1) {
+            Some(opened) => self.live[opened].references -= 1,
+            None => self.free(Space::Pointer, address, succeeded),
+        }
+    }
+
     /// The program gives up references to a user object.
     pub(super) fn give_up(&mut self, handle: u64, count: u64, succeeded: bool) {
         let Some(object) = self.find(&Space::Object(Kind::UserObject), handle) else {

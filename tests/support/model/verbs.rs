@@ -9,7 +9,7 @@ pub(super) fn making(verb: &str) -> Option<(Kind, Space, &'static str)> {
     use Kind::*;
     let object = |kind| Space::Object(kind);
     Some(match verb {
-        "alloc" | "deep" => (Device, Space::Pointer, "cuMemAlloc_v2"),
+        "alloc" | "deep" | "pass" => (Device, Space::Pointer, "cuMemAlloc_v2"),
         "alloc32" => (Device, Space::Pointer, "cuMemAlloc"),
         "pitch" => (Pitched, Space::Pointer, "cuMemAllocPitch_v2"),
         "managed" => (Managed, Space::Pointer, "cuMemAllocManaged"),
@@ -28,6 +28,7 @@ pub(super) fn making(verb: &str) -> Option<(Kind, Space, &'static str)> {
         "map" => (Mapping, Space::Mapping, "cuMemMap"),
         "import" => (Imported, Space::Physical, "cuMemImportFromShareableHandle"),
         "multicast" => (Multicast, Space::Physical, "cuMulticastCreate"),
+        "open" => (Ipc, Space::Pointer, "cuIpcOpenMemHandle_v2"),
         "external" => (External, Space::External, "cuImportExternalMemory"),
         "external_map" => (ExternalMapping, Space::Pointer, "cuExternalMemoryGetMappedBuffer"),
         "graph" => (GraphObject, object(GraphObject), "cuGraphCreate"),

@@ -206,6 +206,12 @@ impl Writer {
 
     fn children(&mut self, random: &Random) {
         let verb = if random.one_in(2) { "fork" } else { "spawn" };
+        let exported: Vec<i64> = (0..random.below(4))
+            .map(|_| {
+                let address = self.made.one(&["device"], random);
+                self.on(random, 0, "export", "", &[address]) as i64
+            })
+            .collect();
         self.on(random, 0, verb, "", &[]);
         // A forked child has the addresses of its parent.
         let before = match verb {
@@ -219,8 +225,17 @@ impl Writer {
             self.on(random, 0, "primary", "", &[0]);
         }
         for _ in 0..random.below(40) {
-            let group = GROUPS[random.below(GROUPS.len())];
-            group(self, random);
+            match exported.len() {
+                count if count > 0 && random.one_in(4) => {
+                    let id = self.on(random, 0, "open", "", &[exported[random.below(count)]]);
+                    self.made.add("opened", id);
+                }
+                count if count > 0 && random.one_in(6) => {
+                    let address = self.made.last_use(&["opened"], random);
+                    self.on(random, 0, "close", "", &[address]);
+                }
+                _ => GROUPS[random.below(GROUPS.len())](self, random),
+            }
         }
         if random.one_in(3) {
             self.on(random, 0, "quit", "", &[random.below(3) as i64]);

@@ -329,6 +329,9 @@ impl Writer {
     }
 
     pub(super) fn client(&mut self, random: &Random) {
+        if random.one_in(4) {
+            return self.pages(random);
+        }
         let domain = ["cache", "arena", "pages"][random.below(3)];
         let base = self.made.one(&["device", "async", "managed"], random);
         if base == 0 {
@@ -347,6 +350,32 @@ impl Writer {
             }
             _ => {
                 self.named(random, "freeblocks", domain, &[base, 1 + random.below(9) as i64]);
+            }
+        }
+    }
+
+    fn pages(&mut self, random: &Random) {
+        match random.below(8) {
+            0 => {
+                let id = self.named(random, "pagepool", ["kv", "blocks"][random.below(2)], &[4 * KIB]);
+                self.made.add("pagepool", id);
+            }
+            1..4 => {
+                let pool = self.made.one(&["pagepool", "pagepool", "owner"], random);
+                let id = self.named(random, "owner", ["request", "batch"][random.below(2)], &[pool]);
+                self.made.add("owner", id);
+            }
+            4..6 => {
+                let id = self.made.one(&["owner", "pagepool"], random);
+                let pages = [(); 4].map(|()| random.below(3) as i64);
+                self.add(random, "setpages", &[id, pages[0], pages[1], 0, pages[3]]);
+            }
+            6 => {
+                let id = self.made.last_use(&["owner", "owner", "pagepool"], random);
+                self.add(random, "endowner", &[id]);
+            }
+            _ => {
+                self.add(random, "lookup", &[random.below(9) as i64, 1 + random.below(3) as i64]);
             }
         }
     }
