@@ -8,7 +8,7 @@ from frameworks import same_results, snapshot_of
 from harness import claim, expect, expect_equal, site
 from tensors import snapshots
 
-MODES = ["native", "custom", "hook", "checkpointed", "reentrant", "generator", "threads", "fails", "ddp", "data_parallel", "extension", "compiled"]
+MODES = ["native", "custom", "hook", "checkpointed", "reentrant", "generator", "threads", "fails", "ddp", "data_parallel", "two_devices", "extension", "compiled"]
 
 
 @claim(over=MODES, slow=True)
