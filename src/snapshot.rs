@@ -28,7 +28,7 @@ mod validate;
 
 pub use allocations::{Allocation, Allocations, Call, Gathering};
 pub use at::PointError;
-pub use code::{GRADIENT_OF, Language, Location, Module, Stack, Symbol};
+pub use code::{GRADIENT_NEAR, GRADIENT_OF, Language, Location, Module, Stack, Symbol, gradient_of};
 pub use holders::{
     Class, HeldBlock, HeldTensor, HolderPath, Holders, HostMemory, HostRow, OwnerModule, Retainer, RootKind, Search,
     Step, Stop, change_retained,

@@ -316,6 +316,7 @@ WAYS_OF_STEPS = (
     ("caching off: every tensor a call of the driver", UNCACHED, 2, 1.03, None),
     ("--sample 512KiB", SAMPLED, 3, 1.01, 1.03),
     ("--record python-frames", {"CULEAK_STACKS": "python"}, 2, 1.04, 1.10),
+    ("--record native-frames", {"CULEAK_STACKS": "native"}, 2, None, None),
 )
 
 
@@ -374,8 +375,8 @@ def lines(t):
         raise Missing("no GPU: PyTorch reports no blocks of the CPU")
     for env, limit in (({}, 1.01), (SAMPLED, None)):
         runs = Switched(t, 3, [t.machine.python, HERE / "step.py", "lines", device, t.times(60), peek], env)
-        figures = ", ".join(f"{name} {runs.figure(way, 'STEP'):.2f} ms" for name, way in (("bare", "bare"), ("without", "without_lines"), ("with", "culeak")))
-        yield f"{runs.words('culeak', 'STEP')}x ({figures})", limit and runs.ratio("culeak", "STEP") <= limit
+        figures = ", ".join(f"{name} {runs.figure(way, 'STEP'):.2f} ms" for name, way in (("bare", "bare"), ("without lines", "without_lines"), ("with", "culeak")))
+        yield f"{runs.words('culeak', 'STEP')}x by turns (medians: {figures})", limit and runs.ratio("culeak", "STEP") <= limit
 
 
 # ---- with an event log ----

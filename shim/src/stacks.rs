@@ -35,7 +35,7 @@ use culeak_walker::Registers;
 
 use crate::resolve::closing;
 use crate::settings::DEPTH_MAX;
-use culeak::format::{CUT, Loss, NONE, ROOT, pack};
+use culeak::format::{CUT, Loss, NONE, ROOT};
 use culeak::lockfree::index::mix;
 use culeak::lockfree::shards::Shard;
 use culeak::recording::Recording;
@@ -204,7 +204,8 @@ impl Walk {
 #[derive(Clone, Copy)]
 struct Beyond {
     outer: u32,
-    forward: u32,
+    /// As the address of a row; 0: none.
+    forward: u64,
 }
 
 impl Beyond {
@@ -215,7 +216,7 @@ impl Beyond {
             outer: pass.unwrap_or(NONE),
             forward: match pass {
                 Some(_) if is_of_framework => forward::of_gradient(),
-                _ => NONE,
+                _ => 0,
             },
         }
     }
@@ -223,8 +224,8 @@ impl Beyond {
     #[inline(always)]
     fn mixed_into(self, hash: u64) -> u64 {
         match (self.outer, self.forward) {
-            (NONE, NONE) => hash,
-            (outer, forward) => mix(hash.wrapping_add(mix(pack(outer, forward)))),
+            (NONE, 0) => hash,
+            (outer, forward) => mix(hash.wrapping_add(mix(mix(forward) ^ u64::from(outer)))),
         }
     }
 }
@@ -299,7 +300,7 @@ fn store(
         };
     }
     match beyond.forward {
-        NONE => Some(parent),
+        0 => Some(parent),
         forward => recording.gradient_frame(parent, forward),
     }
 }

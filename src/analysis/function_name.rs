@@ -6,13 +6,13 @@
 
 use std::borrow::Cow;
 
-use crate::snapshot::GRADIENT_OF;
+use crate::snapshot::gradient_of;
 
 /// The name without return type, template arguments, parameters and trailing qualifiers.
 ///
 /// Rust's `<T as Trait>::method` keeps its leading bracket, which is part of the name.
 pub fn plain(function: &str) -> Cow<'_, str> {
-    if !function.contains(['<', '(', ' ']) || function.starts_with(GRADIENT_OF) {
+    if !function.contains(['<', '(', ' ']) || gradient_of(function).is_some() {
         return Cow::Borrowed(function);
     }
     let protected = function.starts_with('<');

@@ -29,7 +29,7 @@ use serde::Serialize;
 use crate::analysis::function_name::without_hash;
 use crate::kind::{Kind, Place};
 use crate::reader::progress::{Progress, Unit};
-use crate::snapshot::{GRADIENT_OF, Language, Location, Snapshot, Stack};
+use crate::snapshot::{Language, Location, Snapshot, Stack, gradient_of};
 
 /// The call site of memory that was recorded without a stack.
 pub const NO_STACK: &str = "(no stack)";
@@ -140,7 +140,7 @@ impl<'a> Frame<'a> {
 
     /// Whether this is no frame but the line that computed what the stack computes the gradient of.
     pub fn is_gradient(&self) -> bool {
-        self.is_python() && self.function.is_some_and(|function| function.starts_with(GRADIENT_OF))
+        self.is_python() && self.function.and_then(gradient_of).is_some()
     }
 
     fn is_wrapper(&self) -> bool {
@@ -572,7 +572,7 @@ impl Hasher {
         self.bytes(&[0]);
         match frame.function {
             Some(function) if by == Named::WithoutClass && frame.is_python() => {
-                let name = function.strip_prefix(GRADIENT_OF).unwrap_or(function);
+                let name = gradient_of(function).unwrap_or(function);
                 self.bytes(&function.as_bytes()[..function.len() - name.len()]);
                 self.bytes(name.rsplit('.').next().unwrap_or_default().as_bytes());
             }

@@ -114,8 +114,9 @@ pub const BUILD_ID_MAX: usize = 40;
 pub const PYTHON: u32 = u32::MAX;
 
 /// Module half of a frame that is none: the stack whose number follows is of the operator that this stack computes the gradient of.
-/// Its address is the number + 1.
+/// Its address is the number + 1, with [`NEAR`] if the stack is only of the next operator whose stack is known.
 pub const GRADIENT: u32 = u32::MAX - 1;
+pub const NEAR: u64 = 1 << 32;
 
 /// The most rows of frame names, and the longest name in bytes.
 pub const FRAME_NAMES_MAX: usize = 4096;

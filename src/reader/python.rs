@@ -3,7 +3,7 @@
 use super::stacks::FRAMES_MAX;
 use super::{RawSnapshot, python_line};
 use crate::format::*;
-use crate::snapshot::{GRADIENT_OF, Language, Location, Python, Symbol};
+use crate::snapshot::{GRADIENT_NEAR, GRADIENT_OF, Language, Location, Python, Symbol};
 
 impl RawSnapshot {
     /// The location `offset` bytes into a function.
@@ -16,10 +16,12 @@ impl RawSnapshot {
         }
     }
 
-    /// The code and offset of the Python frames of a stack, whose number + 1 is the address of a row before `row`; innermost first.
+    /// The code and offset of the Python frames of a stack, whose number is in the address of a row before `row`; innermost first.
     pub fn forward(&self, row: u32, address: u64) -> impl Iterator<Item = (u32, u32)> {
         let rows = self.section(Section::Frames);
-        let leaf = u32::try_from(address).ok().and_then(|number| number.checked_sub(1));
+        let leaf = u32::try_from(address & !NEAR)
+            .ok()
+            .and_then(|number| number.checked_sub(1));
         let mut next = leaf.filter(|&leaf| leaf < row);
         let rows = std::iter::from_fn(move || {
             let at = next.filter(|&at| at < CUT && (at as usize) < rows.len())?;
@@ -35,10 +37,15 @@ impl RawSnapshot {
 
     /// The Python lines, as code and offset, that computed what a stack computes the gradient of, innermost first.
     pub fn gradient_location(&self, address: u64, lines: impl Iterator<Item = (u32, u32)>) -> Location {
+        let prefix = if address & NEAR == 0 {
+            GRADIENT_OF
+        } else {
+            GRADIENT_NEAR
+        };
         let symbols = lines.map(|(code, offset)| {
             let symbol = self.python_symbol(code, offset);
             Symbol {
-                function: format!("{GRADIENT_OF}{}", symbol.function),
+                function: format!("{prefix}{}", symbol.function),
                 ..symbol
             }
         });

@@ -231,7 +231,7 @@ impl<'a> Stacks<'a> {
         }
         if module == GRADIENT {
             let lines = self.raw.forward(row, address);
-            return lines.fold(GRADIENT.into(), |key, (code, offset)| {
+            return lines.fold(u64::from(GRADIENT) | address & NEAR, |key, (code, offset)| {
                 mix(key ^ self.code_key(code) ^ u64::from(offset))
             });
         }

@@ -58,9 +58,9 @@ impl Recording {
         self.edge(pack(parent, PYTHON), pack(offset, code + 1))
     }
 
-    /// The stack `parent`, which computes the gradient of what was computed on the stack `forward`.
-    pub fn gradient_frame(&self, parent: u32, forward: u32) -> Option<u32> {
-        self.edge(pack(parent, GRADIENT), u64::from(forward) + 1)
+    /// The stack `parent`, which computes the gradient of what was computed on a stack; `forward` is the address of such a row.
+    pub fn gradient_frame(&self, parent: u32, forward: u64) -> Option<u32> {
+        self.edge(pack(parent, GRADIENT), forward)
     }
 
     /// Stores the state of the interpreter, which is valid from now on.

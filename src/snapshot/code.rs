@@ -40,7 +40,7 @@ pub struct Location {
 impl Location {
     /// Whether this is no frame but the Python lines, innermost first, that computed what the stack computes the gradient of.
     pub fn is_gradient(&self) -> bool {
-        let of_gradient = |symbol: &Symbol| symbol.function.starts_with(GRADIENT_OF);
+        let of_gradient = |symbol: &Symbol| gradient_of(&symbol.function).is_some();
         self.language == Language::Python && self.symbols.first().is_some_and(of_gradient)
     }
 }
@@ -72,8 +72,15 @@ pub struct Symbol {
     pub inlined: bool,
 }
 
-/// The start of the functions of a location that is no frame.
+/// The start of the functions of a location that is no frame: of the operator's own line, and of the next one that is known.
 pub const GRADIENT_OF: &str = "gradient of ";
+pub const GRADIENT_NEAR: &str = "gradient near ";
+
+/// The function that a gradient is of or near; `None`: this is no name of a gradient.
+pub fn gradient_of(function: &str) -> Option<&str> {
+    let of = function.strip_prefix(GRADIENT_OF);
+    of.or_else(|| function.strip_prefix(GRADIENT_NEAR))
+}
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

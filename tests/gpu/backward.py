@@ -5,10 +5,10 @@ import json
 import os
 
 from frameworks import same_results, snapshot_of
-from harness import claim, expect, expect_equal, site
+from harness import GRADIENTS, claim, expect, expect_equal, site
 from tensors import snapshots
 
-MODES = ["native", "custom", "hook", "checkpointed", "reentrant", "generator", "threads", "fails", "ddp", "data_parallel", "extension", "compiled"]
+MODES = ["native", "custom", "hook", "checkpointed", "reentrant", "generator", "threads", "fails", "ddp", "data_parallel", "two_devices", "extension", "compiled"]
 
 
 @claim(over=MODES, slow=True)
@@ -82,8 +82,8 @@ def is_of_backward(frames):
 
 
 def gradient_of(frames):
-    """The lines of the forward pass that the block is a gradient of, innermost first."""
-    return [frame for frame in frames if (frame["function"] or "").startswith("gradient of ")]
+    """The lines of the forward pass that the block is a gradient of, or near, innermost first."""
+    return [frame for frame in frames if (frame["function"] or "").startswith(GRADIENTS)]
 
 
 def expect_shares(t, done, name, recording):

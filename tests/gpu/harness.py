@@ -22,6 +22,8 @@ NOWHERE = {"pool", "reserved", "mapping", "imported", "ipc", "pool-import", "ext
 HOST = {"pinned", "registered", "host-physical"}
 # The place of culeak's library in a list of preloads.
 CULEAK = "culeak"
+# How functions of the forward pass are named whose gradient, or whose neighbour's, a stack computes.
+GRADIENTS = ("gradient of ", "gradient near ")
 
 
 class Failure(Exception):
@@ -208,14 +210,13 @@ class Snapshot:
         frames = self.data["stacks"][row["stack"]]["frames"] if row.get("stack") is not None else []
         locations = [self.data["locations"][index] for index in frames]
         symbols = [location["symbols"][0] for location in locations if location.get("language") == "python"]
-        return [[symbol["function"], symbol["file"], symbol["line"]] for symbol in symbols if not symbol["function"].startswith("gradient of ")]
+        return [[symbol["function"], symbol["file"], symbol["line"]] for symbol in symbols if not symbol["function"].startswith(GRADIENTS)]
 
     def forward_lines(self, row):
-        """(function, file name, line) of the lines that computed what the row is a gradient of, innermost first."""
+        """(function, file name, line) of the lines that computed what the row is a gradient of, or that are near, innermost first."""
         frames = self.data["stacks"][row["stack"]]["frames"] if row.get("stack") is not None else []
         symbols = [symbol for index in frames for symbol in self.data["locations"][index].get("symbols") or []]
-        start = "gradient of "
-        return [(s["function"][len(start) :], os.path.basename(s["file"]), s["line"]) for s in symbols if s["function"].startswith(start)]
+        return [(s["function"].split(" ", 2)[2], os.path.basename(s["file"]), s["line"]) for s in symbols if s["function"].startswith(GRADIENTS)]
 
     def expect_lines(self, label, address, frames, inside=False):
         """These Python frames allocated the memory at this address; `inside`: through other frames."""

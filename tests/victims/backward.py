@@ -57,6 +57,7 @@ def main():
     backward(1000, 0)
     for count in (16, 17):
         backward(views(count), 0)
+    backward(2**64 - 1, 0)
     print("uses of a node", engine.uses())
 
 

@@ -1,8 +1,9 @@
 /* Stands in for PyTorch's libtorch_cpu: an engine that runs the nodes of a task on a thread of its own, while the caller waits in
  * `execute`, or on the caller's thread. Functions have their mangled C++ names.
  * An operator of the forward pass takes a number with `forward`; the node of a task has the number that `execute` is given.
- * -DODD: nodes have another layout. -DINTRUSIVE: a node counts its own references, as since PyTorch 2.13. -DAT=n: where in a task the
- * member lies whose address the engine gives. -DMUTE: it gives none. -DRENAMED: the engine has a name that nobody knows. */
+ * -DODD=n: nodes have their number and their count of references elsewhere, and n where the count was; of 1, only the count.
+ * -DINTRUSIVE: a node counts its own references, as since PyTorch 2.13. -DAT=n: where in a task the member lies whose address the engine
+ * gives. -DMUTE: it gives none. -DRENAMED: the engine has a name that nobody knows. */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -51,7 +52,11 @@ uint64_t thread_id(void) {
 }
 uint64_t forward(void) { return counter++; }
 
+#ifdef ODD
+static struct { uint64_t vtable; int other[2], uses, weak; } count = {0, {ODD, 1}, 1, 1};
+#else
 static struct { uint64_t vtable; int uses, weak; } count = {0, 1, 1};
+#endif
 #ifdef INTRUSIVE
 struct node **get_current_node(struct node **result) __asm__("_ZN5torch8autograd16get_current_nodeEv");
 struct node **get_current_node(struct node **result) {
@@ -68,7 +73,11 @@ struct shared_node *get_current_node(struct shared_node *result) {
     return result;
 }
 #endif
+#ifdef ODD
+int uses(void) { return count.other[0]; }
+#else
 int uses(void) { return count.uses; }
+#endif
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
@@ -121,7 +130,7 @@ void execute(uint64_t number, node run, void *argument, int on_caller) {
     void *result[2] = {NULL, object};
     object->run = run;
     object->argument = argument;
-#ifdef ODD
+#if ODD > 1
     object->node = (struct node){.number = 1, .topological = 1, .has_parent = 0x7f, .thread = number << 40};
 #else
     object->node = (struct node){.number = number, .topological = 1, .has_parent = 1, .thread = thread_id()};

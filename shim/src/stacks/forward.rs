@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The first stack of a number counts, so what the program allocates between two operators does not replace it. An operator that
-//! allocates nothing, such as a view, has the next stack of its thread, at most [`VIEWS`] nodes later. Numbers beyond the last [`SLOTS`] are
+//! allocates nothing, such as a view, is near the next stack of its thread, at most [`VIEWS`] nodes later. Numbers beyond the last [`SLOTS`] are
 //! forgotten.
 //!
 //! PyTorch is asked through its exported functions. The two numbers are read where they are in a node since PyTorch 1.13, and in one that
@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering:
 use crate::frameworks::autograd;
 use crate::messages;
 use crate::resolve::closing;
-use culeak::format::NONE;
+use culeak::format::{NEAR, NONE};
 use culeak::lockfree::index::mix;
 
 /// More nodes than the graphs of most steps have.
@@ -103,11 +103,12 @@ pub fn note(stack: u32) {
     }
 }
 
-/// The stack of the forward operator of the node that the calling thread runs; `NONE` if it is not known.
-pub fn of_gradient() -> u32 {
+/// The stack of the forward operator of the node that the calling thread runs, or one near it, as the address of a row; 0 if it is not
+/// known.
+pub fn of_gradient() -> u64 {
     // Acquire: pairs with `prepare`.
     if PEEK.load(Acquire) == 0 || IS_OFF.load(Relaxed) || closing::is_running() {
-        return NONE;
+        return 0;
     }
     type Node = unsafe extern "C" fn(*mut [u64; 2]) -> u64;
     let mut shared = [0u64; 2];
@@ -115,26 +116,34 @@ pub fn of_gradient() -> u32 {
     unsafe { std::mem::transmute::<usize, Node>(NODE.load(Relaxed))(&raw mut shared) };
     let [node, count] = shared;
     if node == 0 {
-        return NONE;
+        return 0;
     }
     // SAFETY: the thread runs the node, so it exists; a node has a mutex and more behind these words.
     let words = unsafe { (node as *const [u64; 7]).read() };
-    // The copy of the pointer goes, and the engine's stay: of a shared one `_Sp_counted_base` has the count behind the vtable, of an intrusive
-    // one, which is one word, the node does.
-    let counted = if count == 0 { node } else { count };
-    // SAFETY: as above.
-    unsafe { (*((counted + 8) as *const AtomicI32)).fetch_sub(1, Release) };
     let [number, _, has_parent, thread] = match (count, words) {
         (0, [_, _, of_node @ .., _]) | (_, [_, _, _, of_node @ ..]) => of_node,
     };
-    if has_parent as u8 > 1 || thread >> 32 != 0 {
+    // Of a shared pointer `_Sp_counted_base` has the count behind the vtable, of an intrusive one, which is one word, the node does.
+    let counted = if count == 0 { node } else { count };
+    // SAFETY: as above.
+    let uses = unsafe { &*((counted + 8) as *const AtomicI32) };
+    // Leaves, which no operator made, have the last number.
+    let is_number = number < 1 << 48 || number == u64::MAX;
+    // At least the engine's reference and this copy. What cannot be their count is not written to, so the copy stays.
+    if uses.load(Relaxed) < 2 || !is_number || has_parent as u8 > 1 || !(1..1 << 32).contains(&thread) {
         if !IS_OFF.swap(true, Relaxed) {
             messages::no_forward();
         }
-        return NONE;
+        return 0;
     }
-    let mut later = (0..=VIEWS).map(|views| slot(thread, number.wrapping_add(views)));
-    later.find_map(|(entry, key)| noted(entry, key)).unwrap_or(NONE)
+    // The copy of the pointer goes, and the engine's stay.
+    uses.fetch_sub(1, Release);
+    let found = (0..=VIEWS).find_map(|views| {
+        let (entry, key) = slot(thread, number.checked_add(views)?);
+        let address = u64::from(noted(entry, key)?) + 1;
+        Some(if views == 0 { address } else { address | NEAR })
+    });
+    found.unwrap_or(0)
 }
 
 /// Something was unloaded, which may be PyTorch.

@@ -2,7 +2,6 @@
 
 use super::text::Site;
 use super::{CallStack, Fingerprint, Frame, Hasher, Named};
-use crate::snapshot::GRADIENT_OF;
 
 /// The row of memory that is no gradient, or of whose forward line nothing is known.
 const NO_LINE: &str = "(no forward line)";
@@ -13,7 +12,7 @@ impl<'a> CallStack<'a> {
         self.frames.first().filter(|frame| frame.is_gradient())
     }
 
-    /// `Net.forward model.py:31`.
+    /// `Net.forward model.py:31`, or `near Net.forward model.py:31`.
     pub fn forward_label(&self) -> String {
         self.gradient().map_or_else(|| NO_LINE.to_owned(), python_line)
     }
@@ -56,6 +55,10 @@ pub(in crate::analysis) fn python_line(frame: &Frame) -> String {
     let place = frame.short_place().unwrap_or_default();
     format!(
         "{} {place}",
-        frame.function.unwrap_or("?").trim_start_matches(GRADIENT_OF)
+        frame
+            .function
+            .unwrap_or("?")
+            .trim_start_matches("gradient ")
+            .trim_start_matches("of ")
     )
 }

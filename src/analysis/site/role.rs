@@ -11,7 +11,7 @@ use crate::analysis::function_name::plain;
 use crate::analysis::site::file_name;
 use crate::analysis::suppressions::Pattern;
 use crate::cuda_functions::Api;
-use crate::snapshot::GRADIENT_OF;
+use crate::snapshot::gradient_of;
 
 /// The role, and whether the program's own code is a wrapper for its name alone.
 pub(super) fn of(frame: &Frame) -> (Role, bool) {
@@ -56,7 +56,7 @@ fn named(frame: &Frame) -> Option<bool> {
 fn by_lists(frame: &Frame) -> Role {
     if frame.is_python() {
         let function = frame.function.unwrap_or_default();
-        let function = function.strip_prefix(GRADIENT_OF).unwrap_or(function);
+        let function = gradient_of(function).unwrap_or(function);
         return python::role(function, frame.file.unwrap_or_default());
     }
     let module = frame.module_name();

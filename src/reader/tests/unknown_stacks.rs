@@ -39,8 +39,8 @@ fn recorded(path: &Path, before: u64, line_table: &[u8]) -> Snapshot {
         recording.frame(inner, a, 0x30).unwrap(),
         recording.frame(inner, b, 0x30).unwrap(),
         recording.frame(CUT, a, 0x30).unwrap(),
-        recording.gradient_frame(inner, inner).unwrap(),
-        recording.gradient_frame(inner, 1 << 20).unwrap(),
+        recording.gradient_frame(inner, NEAR | (u64::from(inner) + 1)).unwrap(),
+        recording.gradient_frame(inner, (1 << 20) + 1).unwrap(),
     ];
     for (address, leaf) in (1..).zip(leaves) {
         assert!(recording.allocated(key(address), &entry(recording, address, leaf, thread)));
@@ -107,5 +107,5 @@ fn a_gradient_has_the_python_lines_of_the_forward_pass_if_there_are_any() {
         .iter()
         .map(|symbol| (symbol.function.as_str(), symbol.line))
         .collect();
-    assert_eq!(lines, [("gradient of step", Some(40))]);
+    assert_eq!(lines, [("gradient near step", Some(40))]);
 }

@@ -8,7 +8,7 @@ import threading
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from printing import here, in_backward, leave, lines, result
+from printing import here, in_backward, leave, lines, result, say
 
 DEVICE = "cuda"
 KEPT = []
@@ -34,6 +34,13 @@ class Keep(torch.autograd.Function):
 
 def kept(label, frames, *tensors):
     KEPT.append((label, frames, tensors))
+
+
+def needs_devices(count):
+    """With fewer, `DataParallel` only calls the module."""
+    if torch.cuda.device_count() < count:
+        say("UNSUPPORTED", os.getpid(), count, "GPUs")
+        sys.exit(0)
 
 
 def layer():
@@ -153,8 +160,19 @@ def ddp():
 
 def data_parallel():
     """One pass over the replicas on all devices, whose forward passes ran in threads of their own."""
+    needs_devices(2)
     model = torch.nn.DataParallel(torch.nn.Sequential(layer(), layer()))
     Keep.apply(model(batch()), "data_parallel").sum().backward()
+
+
+def two_devices():
+    """One pass whose nodes run on two threads, one for each device."""
+    needs_devices(2)
+    first, second = torch.nn.Linear(64, 64).to("cuda:0"), torch.nn.Linear(64, 64).to("cuda:1")
+    value = Keep.apply(first(batch()), "first_device").to("cuda:1")
+    given = Keep.apply(second(value), "second_device").sum()
+    frames = here(sys._getframe()); given.backward()
+    kept("two_devices", frames, first.weight.grad, second.weight.grad)
 
 
 def extension():
@@ -238,7 +256,7 @@ def training():
         optimizer.step()
 
 
-MODES = (native, custom, hook, checkpointed, reentrant, generator, threads, fails, ddp, data_parallel, extension, compiled, forward, training)
+MODES = (native, custom, hook, checkpointed, reentrant, generator, threads, fails, ddp, data_parallel, two_devices, extension, compiled, forward, training)
 torch.manual_seed(1)
 {mode.__name__: mode for mode in MODES}[sys.argv[1]]()
 torch.cuda.synchronize()
