@@ -74,7 +74,7 @@ fn a_report_of_a_script_shows_its_end_and_what_shutdown_freed() {
     assert_eq!(points["peak"][0]["difference"], 0);
     let shown = expect_code(0, &["report"], &file);
     assert!(
-        shown.contains("held when the script ended: 19.5 KiB in 20 blocks; the interpreter's shutdown freed all of it"),
+        shown.contains("held when the script ended: 19.5 KiB in 20 blocks; exit callbacks and the interpreter's shutdown freed all of it"),
         "{shown}"
     );
 

@@ -91,8 +91,8 @@ pub struct Verdict<'a> {
     /// Reports show the end of the script by default.
     #[serde(skip)]
     pub reports_show_end: bool,
-    /// Memory that the script held at its end and that the interpreter's shutdown freed, if the last state was judged: what
-    /// `--since` and `--kind` select of it.
+    /// Memory that the script held at its end and that exit callbacks and the interpreter's shutdown freed, if the last state was
+    /// judged: what `--since` and `--kind` select of it.
     pub freed_at_shutdown: Tally,
     /// If the end of the script is judged: memory of the selected kinds that was allocated after it and never freed, without what
     /// rules suppress.

@@ -43,7 +43,7 @@ mod totals;
 
 pub use advice::{began_late, ended_early, losses};
 pub use grouping::{By, Exact, RowsOfKinds, Sort};
-pub use rows::{CALLERS_KEPT, Row, RowCaller, RowStack, STACKS_KEPT};
+pub use rows::{CALLERS_KEPT, Row, RowCaller, RowForward, RowStack, STACKS_KEPT};
 pub use totals::{DeviceTotal, Held, Totals};
 use totals::{device_totals, sum, totals};
 
@@ -81,8 +81,9 @@ pub struct Options {
     /// Sum up the categories even if the rows are not by category.
     pub categorized: bool,
     /// By call site or stack without a filter: rows of pools in host memory that are not in use are in [`Report::pools`], and those of
-    /// which no search found a sure holder, if all of a pool are below 1 MiB together.
-    pub without_minor_pools: bool,
+    /// which no search found a sure holder, if all of a pool are below 1 MiB together. Unless all rows are asked for, those without
+    /// memory are cut off beside others.
+    pub without_minor_rows: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -105,6 +106,9 @@ pub struct Report<'a> {
     /// By call site or stack: memory that the program itself requested, or of a pool of which a search found a sure holder, comes
     /// before that of CUDA libraries and other pools.
     pub rows: Vec<Row<'a>>,
+    /// The number of the former.
+    #[serde(skip)]
+    pub own_rows: usize,
     /// Memory of caching allocators whose blocks are listed in `rows` instead of it.
     pub pools: Vec<Row<'a>>,
     /// Memory of caching allocators whose blocks were not recorded, largest first. The filter applies to it.
@@ -330,15 +334,22 @@ impl<'a> Report<'a> {
         options.sort.apply(&mut rows);
         let held_by = by_site(snapshot, &stacks, &groups, &options.filter);
         let mut minor = Vec::new();
-        if matches!(options.by, By::Site | By::Stack) {
-            let held = host_pools::surely_held(&rows, &held_by);
-            rows.sort_by_key(|row| row.library.is_some() || row.pool && !host_pools::is_of(row, &held));
-            if options.without_minor_pools && options.filter.is_empty() {
+        let is_of_code = matches!(options.by, By::Site | By::Stack);
+        let held = host_pools::surely_held(&rows, &held_by);
+        let is_own = |row: &Row| row.library.is_none() && (!row.pool || host_pools::is_of(row, &held));
+        if is_of_code {
+            rows.sort_by_key(|row| !is_own(row));
+            if options.without_minor_rows && options.filter.is_empty() {
                 minor = host_pools::take_minor(&mut rows, &held_by);
             }
         }
-        let (cut, hidden) = Cut::off(&mut rows, |row| row.bytes >= options.min_bytes, options.top);
-        let cut = other_sizes.map_or(cut, |(_, others)| cut.and(others));
+        let (cut, mut hidden) = Cut::off(&mut rows, |row| row.bytes >= options.min_bytes, options.top);
+        let mut cut = other_sizes.map_or(cut, |(_, others)| cut.and(others));
+        if is_of_code && options.without_minor_rows && options.top.is_some() && rows.iter().any(Row::has_blocks) {
+            let shown = rows.len();
+            hidden.extend(rows.extract_if(.., |row| !row.has_blocks()));
+            cut.beyond_top += shown - rows.len();
+        }
         let hidden = hidden.iter().map(Row::tally);
         let hidden = Tally::total(hidden.chain(unranked.iter().map(|group| group.tally())));
         let behind = in_rows.iter().copied().filter(|group| !group.level.is_listed());
@@ -402,6 +413,7 @@ impl<'a> Report<'a> {
             warnings: advice::warnings(snapshot, &totals, &groups),
             next,
             totals,
+            own_rows: rows.iter().take_while(|row| is_own(row)).count(),
             rows,
         }
     }

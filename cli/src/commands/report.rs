@@ -150,7 +150,7 @@ impl ReportArgs {
             filter: self.selection.filter(categories),
             categories: categories.clone(),
             categorized: form == Form::Json,
-            without_minor_pools: in_text,
+            without_minor_rows: in_text,
             top_objects: top,
             source,
             ..Options::default()

@@ -20,7 +20,7 @@ use super::records::Rows;
 use super::*;
 use crate::pickle;
 use crate::text::names::Detail;
-use crate::text::sample::{MAIN, MIB, RUNTIME, Sample, leaky, training};
+use crate::text::sample::{MAIN, MIB, RUNTIME, Sample, gradients, leaky, training};
 
 const SHORT: Detail = Detail {
     signatures: false,
@@ -52,6 +52,19 @@ fn written(write: impl FnOnce(&mut Vec<u8>) -> std::io::Result<()>) -> Vec<u8> {
 
 fn text(write: impl FnOnce(&mut Vec<u8>) -> std::io::Result<()>) -> String {
     String::from_utf8(written(write)).expect("text")
+}
+
+#[test]
+fn forward_lines_are_in_every_form() {
+    let snapshot = gradients(0);
+    let profile = Profile::of(&snapshot, &Options::default());
+    let folded = text(|out| folded::write("", &profile, SHORT, Cost::Bytes, out));
+    let pprof = unpacked(&snapshot, &Options::default()).string_table.join("\n");
+    let report = Report::of(&snapshot, &report::Options::default());
+    let json = serde_json::to_string(&report).expect("JSON");
+    for (form, text) in [("folded", folded), ("pprof", pprof), ("JSON", json)] {
+        assert!(text.contains("gradient of Net.forward"), "{form}: {text}");
+    }
 }
 
 /// A snapshot in which all text of the program contains markup and separators.

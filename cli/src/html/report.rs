@@ -13,7 +13,7 @@ use super::graph::Graphs;
 use super::{ROWS, ROWS_WITH_STACKS, Section, page};
 use crate::document::{Cell, Document, Rows, Site, bold};
 use crate::escape::Escaped;
-use crate::text::report::{headline, ranked, ranking, sums};
+use crate::text::report::{Ranked, headline, ranked, ranking, sums};
 use crate::text::{self, parts};
 
 /// One process and how to report it.
@@ -78,28 +78,18 @@ fn document(report: &Report, full: bool) -> Document {
     });
     let holders = report.held_by.iter().map(|site| (site.site_fingerprint, site));
     let holders: HashMap<Fingerprint, &SiteHolders> = holders.collect();
-    let names = |tallies: Vec<&str>| tallies.join(", ");
-    let columns = |rows: Rows<(_, Site)>| {
-        rows.column_if(report.by != By::Kind, "kind", |(row, _): &(&Row, Site)| {
-            names(row.kinds.keys().copied().collect())
-        })
-        .column_if(report.by != By::Device, "device", |(row, _)| {
-            names(row.devices.keys().map(String::as_str).collect())
-        })
-        .expendable(1)
-        .column("oldest", |(row, _)| Cell::Time(row.oldest_age_ns))
-        .expendable(1)
-        .below(|(row, _), page| {
-            text::why::write_modules_below(row, report, HOLDERS, 2, page);
-            details(row, &holders, full, page);
-        })
-    };
-    match report.by {
-        By::ObjectKind => text::objects::write_kinds(report, &mut page),
-        _ => ranking(report, "the graph has all", columns, &mut page),
-    }
     let costs = text::report::costs(report);
-    text::report::costly_objects(&costs, &mut page);
+    if report.by == By::ObjectKind {
+        text::objects::write_kinds(report, &mut page);
+    } else {
+        let with_columns = |rows| {
+            with_columns(rows, report.by).below(|ranked, page| {
+                text::why::write_modules_below(ranked.row, report, HOLDERS, 2, page);
+                details(ranked.row, &holders, full, page);
+            })
+        };
+        ranking(report, &costs, "the graph has all", with_columns, &mut page);
+    }
     text::report::rules(report, &mut page);
     text::report::besides(report, &costs, &mut page);
     text::report::write_completeness(text::report::completeness(report), &mut page);
@@ -108,8 +98,27 @@ fn document(report: &Report, full: bool) -> Document {
     page
 }
 
+/// The rows with what a page has room for.
+fn with_columns<'r, 'a>(rows: Rows<Ranked<'r, 'a>>, by: By) -> Rows<Ranked<'r, 'a>> {
+    let names = |tallies: Vec<&str>| tallies.join(", ");
+    rows.column_if(by != By::Kind, "kind", |ranked| {
+        names(ranked.row.kinds.keys().copied().collect())
+    })
+    .column_if(by != By::Device, "device", |ranked| {
+        names(ranked.row.devices.keys().map(String::as_str).collect())
+    })
+    .expendable(1)
+    .column("oldest", |ranked| Cell::Time(ranked.row.oldest_age_ns))
+    .expendable(1)
+}
+
 /// What a row opens.
 fn details(row: &Row, holders: &HashMap<Fingerprint, &SiteHolders>, full: bool, page: &mut Document) {
+    if row.objects.is_some() {
+        text::objects::held_by(row, 4, page);
+        page.stack(row.stack(), full, 6);
+        return text::report::other_stacks(row.stacks_in_all, 1, page);
+    }
     text::report::facts(row, page);
     let first = row.stacks.first().map(|stack| stack.stack.site_fingerprint);
     if let Some(site) = first.and_then(|site| holders.get(&site)) {
@@ -138,8 +147,8 @@ fn below(snapshot: &Snapshot, report: &Report, full: bool) -> Document {
     if !report.pools.is_empty() {
         page.heading("Pools behind these blocks");
         let site = |row: &Row| Site::of(&row.label, row.site(), parts::mark(row));
-        let rows = report.pools.iter().map(|row| (row, site(row)));
-        page.table(ranked(rows.collect()).below(|(row, _), page| details(row, &HashMap::new(), full, page)));
+        let rows = report.pools.iter().map(|row| ((row, row.bytes), site(row)));
+        page.table(ranked(rows).below(|ranked, page| details(ranked.row, &HashMap::new(), full, page)));
     }
     // The tree is of all memory, so there is none with a filter.
     if !report.held_by.is_empty() && report.filter.is_none() {

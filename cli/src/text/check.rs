@@ -12,7 +12,7 @@ use culeak::analysis::suppressions::BUILT_IN_NAME;
 use culeak::point::Point;
 use culeak::table;
 
-use super::report::{judged, ranked};
+use super::report::{Ranked, judged, ranked};
 use super::{objects, parts, units};
 use crate::document::{BAD, Document, GOOD, Site, Text, WARN, counted, dim, styled};
 use crate::escape::Escaped;
@@ -226,8 +226,8 @@ fn reasons(verdict: &Verdict, page: &mut Document) {
         // What holds it is in the reason.
         let of_class: Vec<&Row> = shown.iter().filter(|of| is_of_class(of)).map(|of| &of.row).collect();
         let is_of_class = |row: &Row| of_class.iter().any(|of| std::ptr::eq(*of, row));
-        let rows = ranked(shown.iter().map(|of| &of.row).zip(sites).collect());
-        page.table(rows.below(|(row, _), page| {
+        let rows = ranked(shown.iter().map(|of| (&of.row, of.row.bytes)).zip(sites));
+        page.table(rows.below(|&Ranked { row, .. }, page| {
             let through = parts::through_of(row);
             through.into_iter().for_each(|through| page.indented(6, dim(through)));
             let held_by = sentences::held_by(row, verdict)
@@ -256,7 +256,8 @@ fn not_judged(verdict: &Verdict) -> Vec<String> {
     let (old, new) = (verdict.objects_before_mark, verdict.objects_created_after_end);
     let [old_objects, new_objects] = [old, new].map(|count| counted(count, "object"));
     let rest = units::bytes(verdict.rest_of_pools.bytes);
-    let in_shutdown = "held when the script ended, which the interpreter's shutdown freed; --at end includes it";
+    let in_shutdown =
+        "held when the script ended, which exit callbacks and the interpreter's shutdown freed; --at end includes it";
     let notes = table! {
         ignored.count, format!("{about}{ignored_size} ({})", why_ignored(verdict));
         verdict.rest_of_pools.bytes, format!("{rest} that pools keep beside their blocks; --judge-pools includes it");

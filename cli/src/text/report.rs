@@ -17,10 +17,10 @@ mod headline;
 mod ranking;
 pub mod sums;
 
-pub use brief::{EXPLAINED, besides, completeness, completeness_of, costly_objects, costs, write_completeness};
+pub use brief::{EXPLAINED, besides, completeness, completeness_of, costs, write_completeness};
 pub use headline::headline;
 use ranking::counted;
-pub use ranking::{judged, ranked, ranking};
+pub use ranking::{Ranked, judged, ranked, ranking};
 
 /// What a report shows beyond the default.
 #[derive(Debug, Clone, Copy, Default)]
@@ -148,8 +148,7 @@ fn is_of_code(report: &Report) -> bool {
     matches!(report.by, By::Site | By::Stack)
 }
 
-/// The ranked rows, the first of them with their callers. `costs`: objects, which may cost more than all that is allocated at
-/// their line.
+/// The ranked rows, the first of them with their callers, and objects among them by what they cost.
 fn rows(report: &Report, costs: &[brief::Cost], page: &mut Document) {
     let all = parts::all_rows(report.cut);
     let explained = match is_of_code(report) || report.by == By::Module {
@@ -160,17 +159,15 @@ fn rows(report: &Report, costs: &[brief::Cost], page: &mut Document) {
         if explained.iter().any(|of| std::ptr::eq(of, row)) {
             brief::explain(row, report, EXPLAINED_INDENT, page);
         }
+        objects::held_by(row, EXPLAINED_INDENT, page);
     };
-    let most = report.rows.first().map_or(0, |row| row.bytes);
-    let (above, below) = costs.split_at(costs.partition_point(|cost| cost.bytes > most));
-    brief::costly_objects(above, page);
     ranking(
         report,
+        costs,
         all,
-        |rows| rows.below(|(row, _), page| explain(row, page)),
+        |rows| rows.below(|ranked, page| explain(ranked.row, page)),
         page,
     );
-    brief::costly_objects(below, page);
 }
 
 const EXPLAINED_INDENT: usize = 6;

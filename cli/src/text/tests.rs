@@ -29,7 +29,7 @@ mod why;
 
 use super::names::Detail;
 use super::report::Extent;
-use super::sample::{GIB, MAIN, MIB, RUNTIME, START, Sample, leaky, serving, shut_down, training};
+use super::sample::{GIB, MAIN, MIB, RUNTIME, START, Sample, gradients, leaky, serving, shut_down, training};
 use crate::document::Document;
 use crate::options::view::Shape;
 
@@ -52,9 +52,12 @@ fn report_text(snapshot: &Snapshot, options: &Options, full_stacks: bool) -> Str
     plain(|out| super::report::page(&Report::of(snapshot, options), extent).text(out))
 }
 
+/// As for a text on the command line.
 fn from_file(name: &str) -> Options {
     Options {
         source: name.to_owned(),
+        top: Some(20),
+        without_minor_rows: true,
         ..Options::default()
     }
 }
@@ -108,6 +111,12 @@ fn golden_report_with_full_stacks() {
             true,
         ),
     );
+}
+
+#[test]
+fn golden_report_of_gradients_names_forward_lines() {
+    let text = report_text(&gradients(0), &from_file("train.culeak"), false);
+    expect_golden("report-gradients.txt", &text);
 }
 
 #[test]
@@ -227,7 +236,7 @@ fn the_headline_compares_the_end_with_the_exit() {
     let text = at_end(&snapshot);
     assert!(
         text.starts_with(
-            "held when the script ended: 42 MiB in 4 blocks; the interpreter's shutdown freed 8 MiB of it; 34 MiB was never freed\n"
+            "held when the script ended: 42 MiB in 4 blocks; exit callbacks and the interpreter's shutdown freed 8 MiB of it; 34 MiB was never freed\n"
         ),
         "{text}"
     );
@@ -235,7 +244,7 @@ fn the_headline_compares_the_end_with_the_exit() {
     all_freed.allocations.truncate(0);
     let text = at_end(&all_freed);
     assert!(
-        text.starts_with("held when the script ended: 8 MiB in 2 blocks; the interpreter's shutdown freed all of it\n"),
+        text.starts_with("held when the script ended: 8 MiB in 2 blocks; exit callbacks and the interpreter's shutdown freed all of it\n"),
         "{text}"
     );
     let mut none_freed = snapshot.clone();
@@ -572,6 +581,63 @@ fn hidden_rows_are_counted_with_the_option_that_shows_them() {
     );
     assert!(text(Some(1), 0).contains("; --top 0 shows all"));
     assert!(text(Some(1), MIB).contains("; --top 0 --min-bytes 0 shows all"));
+    assert!(text(None, 0).contains("0 B  in   1 claim   map_window"));
+}
+
+#[test]
+fn claims_are_rows_if_there_is_nothing_else() {
+    let mut snapshot = leaky();
+    snapshot.allocations.retain(|row| row.kind == Kind::Mapping);
+    let text = report_text(&snapshot, &from_file("app.culeak"), false);
+    assert!(text.contains("0 B  in 1 claim   map_window"), "{text}");
+}
+
+#[test]
+fn objects_are_ranked_among_rows_by_what_the_driver_took_for_them() {
+    let mut sample = Sample::new().running();
+    let frame = |function, line| (function, line, "/opt/app");
+    let large = sample.stack(&[RUNTIME, frame("load", "/src/app.cu:1"), MAIN]);
+    let small = sample.stack(&[RUNTIME, frame("fill", "/src/app.cu:3"), MAIN]);
+    let pool = (
+        "c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::alloc_block(int)",
+        "",
+        "/venv/torch/lib/libc10_cuda.so",
+    );
+    let pool = sample.stack(&[RUNTIME, pool, frame("tensor", "/src/app.cu:4"), MAIN]);
+    let capture = [RUNTIME, frame("capture", "/src/app.cu:2"), MAIN];
+    let graphs = sample.stack(&capture);
+    sample.holds(Kind::Device, "cudaMalloc", 60 * MIB, 1, large);
+    sample.holds(Kind::Device, "cudaMalloc", MIB, 1, small);
+    sample.holds(Kind::Device, "cudaMalloc", 90 * MIB, 1, pool);
+    sample.makes(Kind::GraphExec, "cudaGraphInstantiateWithFlags", 200, graphs);
+    sample.takes_context(MAIN, None);
+    sample.takes("cuGraphInstantiateWithFlags", &capture, &[2 * MIB; 25]);
+    let snapshot = sample.finish(151 * MIB, 0);
+    let text = report_text(&snapshot, &from_file("app.culeak"), false);
+    let rows = text.lines().filter(|line| line.contains("app.cu:"));
+    let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(
+        rows.map(words).collect::<Vec<_>>(),
+        [
+            "60 MiB in 1 block load app.cu:1",
+            "50 MiB in 200 executable graphs capture app.cu:2",
+            "1 MiB in 1 block fill app.cu:3",
+            "90 MiB in 1 block tensor app.cu:4 [PyTorch's pool]",
+        ],
+        "{text}"
+    );
+    let item = crate::html::Item {
+        snapshot: &snapshot,
+        timeline: None,
+        options: from_file("app.culeak"),
+        full_stacks: false,
+    };
+    let mut page = Vec::new();
+    crate::html::write_report(&[item], &mut page).expect("written");
+    let page = String::from_utf8(page).expect("text");
+    let rows = page.split_once("Call sites").expect("the table").1;
+    let at = [1, 2, 3, 4].map(|line| rows.find(&format!("app.cu:{line}")));
+    assert!(at.is_sorted() && at[0].is_some(), "{at:?}");
 }
 
 #[test]

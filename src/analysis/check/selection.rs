@@ -175,7 +175,7 @@ pub(super) fn after_end(
     (memory, count)
 }
 
-/// What `--since` and `--kind` select of the memory that the interpreter's shutdown freed.
+/// What `--since` and `--kind` select of the memory that exit callbacks and the interpreter's shutdown freed.
 pub(super) fn freed_at_shutdown(snapshot: &Snapshot, stacks: &CallStacks, rules: &Rules) -> Tally {
     let shows_exit = matches!(snapshot.taken.point, None | Some(Point::Exit));
     if !shows_exit || snapshot.freed_after_end.is_empty() || snapshot.usual_point() != Point::End {

@@ -353,7 +353,10 @@ fn row<'a>(
         .collect();
     if matches!(by, By::Site | By::Stack) {
         let blocks = row.by_stack(row.has_blocks());
-        let blocks = blocks.map(|(stack, tally)| (stacks.get(stack), tally)).collect();
+        let blocks: Vec<_> = blocks.map(|(stack, tally)| (stacks.get(stack), tally)).collect();
+        if by == By::Site {
+            row.forward = forward(&blocks);
+        }
         name_callers(&mut row, blocks);
     }
     let kept = row.by_stack.iter().take(stacks_kept);
@@ -375,6 +378,26 @@ fn name_callers<'a>(row: &mut Row<'a>, blocks: Vec<(&CallStack<'a>, Tally)>) {
     shares.truncate(CALLERS_KEPT);
     let caller = |(caller, tally)| RowCaller { tally, caller };
     row.callers = shares.into_iter().map(caller).collect();
+}
+
+/// The lines of the forward pass that these stacks compute gradients of; `None`: no line is known.
+fn forward<'a>(blocks: &[(&CallStack<'a>, Tally)]) -> Option<RowForward<'a>> {
+    let mut lines: HashMap<Key, (Frame<'a>, Tally)> = HashMap::new();
+    for (stack, tally) in blocks {
+        let Some(line) = stack.gradient() else { continue };
+        let (_, sum) = lines
+            .entry(Key::of_line(Some(line)))
+            .or_insert((*line, Tally::default()));
+        sum.join(*tally);
+    }
+    let (lines_in_all, tally) = (lines.len(), Tally::total(lines.values().map(|(_, tally)| *tally)));
+    let first = |line: &Frame<'a>| std::cmp::Reverse((line.file, line.line, line.function));
+    let (line, _) = lines.into_values().max_by_key(|(line, tally)| (*tally, first(line)))?;
+    Some(RowForward {
+        line,
+        lines_in_all,
+        tally,
+    })
 }
 
 /// The smallest block; 0 of claims alone, which hold no memory.

@@ -141,7 +141,7 @@ mod tests {
     /// The sizes of the rows, and of the pools beside them.
     fn sizes(snapshot: &Snapshot) -> (Vec<u64>, Vec<u64>) {
         let options = Options {
-            without_minor_pools: true,
+            without_minor_rows: true,
             ..Options::default()
         };
         let report = Report::of(snapshot, &options);

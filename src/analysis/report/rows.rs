@@ -53,6 +53,9 @@ pub struct Row<'a> {
     /// Number of all these callers.
     #[serde(skip_serializing_if = "is_default")]
     pub callers_in_all: usize,
+    /// The line of the forward pass that the most memory is a gradient of, if rows are call sites.
+    #[serde(skip)]
+    pub forward: Option<RowForward<'a>>,
     /// The row is an estimate from sampled stacks, with these standard errors; `None`: it is exact.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub estimated: Option<Errors>,
@@ -75,6 +78,17 @@ pub struct RowCaller<'a> {
     pub tally: Tally,
     /// `None`: the stacks that end where the others have a caller.
     pub caller: Option<Frame<'a>>,
+}
+
+/// What a call site's memory is a gradient of.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RowForward<'a> {
+    /// The line of the most memory.
+    pub line: Frame<'a>,
+    /// Number of all lines.
+    pub lines_in_all: usize,
+    /// The memory of all lines.
+    pub tally: Tally,
 }
 
 /// One stack of a row.

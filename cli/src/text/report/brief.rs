@@ -1,10 +1,9 @@
 //! The short form of a report: whose call each row is, what the process needs besides, and whether the recording is complete.
 
 use culeak::analysis::ledger::{Line, LineKind};
-use culeak::analysis::report::{By, Report, Row, Tally};
+use culeak::analysis::report::{By, Report, Row, RowForward, Tally};
 use culeak::analysis::site::{CallStack, Frame};
 use culeak::analysis::why::SiteHolder;
-use culeak::analysis::words::of_kind;
 use culeak::kind::Kind;
 use culeak::snapshot::Class;
 
@@ -13,7 +12,8 @@ use crate::document::cells::balance;
 use crate::document::{self, Cell, Document, GOOD, Rows, Site, Text, dim, styled};
 use crate::escape::Escaped;
 use crate::text::parts::Caller;
-use crate::text::{ledger, objects, parts, units, why};
+use crate::text::units::{unless_zero, when};
+use crate::text::{ledger, parts, units, why};
 
 /// Rows with their callers, ages and holders.
 pub const EXPLAINED: usize = 5;
@@ -90,6 +90,7 @@ fn ways<'r>(row: &'r Row<'r>, ages: Option<String>, indent: usize, page: &mut Do
     let head: Vec<String> = (parts::through_of(row).into_iter())
         .chain(parts::callers(&shared))
         .chain(ages)
+        .chain(row.forward.as_ref().map(|forward| gradient(row, forward)))
         .collect();
     if !head.is_empty() {
         page.indented(indent, dim(head.join(", ")));
@@ -119,12 +120,26 @@ fn ways<'r>(row: &'r Row<'r>, ages: Option<String>, indent: usize, page: &mut Do
     page.more_at(indent, others, "caller", "; --by stack shows each");
 }
 
+/// `gradient of Net.forward model.py:31 and 3 other lines`, or of which part of the row. It has no line of its own, because the rows
+/// are what the first lines are for.
+fn gradient(row: &Row, forward: &RowForward) -> String {
+    let part = when(forward.tally.bytes < row.bytes, || {
+        let about = parts::about(row.estimated.is_some());
+        format!("{about}{} of it ", units::bytes(forward.tally.bytes))
+    });
+    let line = parts::with_place(&Site::of(&forward.line.name(), Some(&forward.line), ""));
+    let others = unless_zero(forward.lines_in_all - 1, |others| {
+        format!(" and {}", document::counted(others, "other line"))
+    });
+    part + &line + &others
+}
+
 /// Objects of a call site, and the memory that the kernel driver gave for them on a device.
 pub struct Cost<'r, 'a> {
     device: i32,
     line: LineKind,
     pub bytes: u64,
-    row: &'r Row<'a>,
+    pub row: &'r Row<'a>,
 }
 
 /// The most costly objects that the program itself made, largest first.
@@ -169,24 +184,6 @@ fn is_pool_of_streams(row: &Row) -> bool {
     let stack = row.stacks.first().map(|first| &first.stack);
     let mut frames = stack.iter().flat_map(|stack| &stack.frames);
     row.kind_of_objects() == Some(Kind::Stream) && frames.any(|frame| frame.module_name().starts_with("libc10_cuda"))
-}
-
-/// Objects whose memory from the kernel driver is known: `5 MiB  300 executable graphs  capture  serve.py:88`.
-pub fn costly_objects(costs: &[Cost], page: &mut Document) {
-    if costs.is_empty() {
-        return;
-    }
-    let rows = Rows::of(costs)
-        .bare()
-        .column("bytes", |cost| Cell::Size(cost.bytes))
-        .column("objects", |cost| {
-            of_kind(cost.row.count, cost.row.kind_of_objects().map_or("", Kind::name))
-        })
-        .column("call site", |cost| {
-            Site::of(&cost.row.label, cost.row.site(), String::new())
-        })
-        .below(|cost, page| objects::held_by(cost.row, 4, page));
-    page.table(rows);
 }
 
 /// `besides, 620 MiB on GPU 0: 520 MiB context, 100 MiB 1 other process`: what the rows do not contain.

@@ -131,8 +131,8 @@ fn shown_pools<'r>(report: &'r Report) -> impl Iterator<Item = &'r OpaquePool> {
         .filter(move |pool| holds_nothing || pool.remedy.is_some())
 }
 
-/// `held when the script ended: 42 MiB in 4 blocks; the interpreter's shutdown freed 8 MiB of it; 34 MiB was never freed`, if
-/// the report shows the end of a script, or if exit handlers freed memory.
+/// `held when the script ended: 42 MiB in 4 blocks; exit callbacks and the interpreter's shutdown freed 8 MiB of it; 34 MiB was
+/// never freed`, if the report shows the end of a script, or if exit handlers freed memory.
 fn end_and_exit(report: &Report) -> Option<String> {
     let (Some(end), Some(exit)) = (&report.points.end, &report.points.exit) else {
         return None;
@@ -147,7 +147,7 @@ fn end_and_exit(report: &Report) -> Option<String> {
         return None;
     }
     let (when, freeing) = match end.of {
-        EndOf::Script => ("the script ended", "the interpreter's shutdown"),
+        EndOf::Script => ("the script ended", "exit callbacks and the interpreter's shutdown"),
         EndOf::Main => ("main returned", "exit handlers"),
     };
     let held = match end.held {

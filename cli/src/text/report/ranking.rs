@@ -5,17 +5,26 @@ use std::collections::HashMap;
 use culeak::analysis::check::{Judged, Standing};
 use culeak::analysis::report::{By, Report, Row};
 use culeak::analysis::site::Frame;
+use culeak::analysis::words::of_kind;
 use culeak::kind::{Kind, Place};
 
+use super::brief::Cost;
 use crate::document::{self, Cell, Document, Rows, Site};
 use crate::text::{parts, units};
 
-/// A row, and its call site in the table.
-pub type Ranked<'r, 'a> = (&'r Row<'a>, Site);
+/// A row of memory, or of objects, with its call site in the table.
+pub struct Ranked<'r, 'a> {
+    pub row: &'r Row<'a>,
+    pub site: Site,
+    /// What the driver took for objects.
+    bytes: u64,
+}
 
-/// The rows. `change` adds columns and what stands below the rows; `rest`: where the rows are that were cut.
+/// The rows, and `costs` among those of memory that the program itself requested. `change` adds columns and what stands below the
+/// rows; `rest`: where the rows are that were cut.
 pub fn ranking<'r, 'a>(
     report: &'r Report<'a>,
+    costs: &[Cost<'r, 'a>],
     rest: &str,
     change: impl FnOnce(Rows<Ranked<'r, 'a>>) -> Rows<Ranked<'r, 'a>>,
     page: &mut Document,
@@ -29,31 +38,49 @@ pub fn ranking<'r, 'a>(
             mark: parts::mark(row),
         },
     };
-    let mut sites: Vec<Site> = report.rows.iter().map(site).collect();
-    parts::tell_apart(&mut sites, report.rows.iter().map(|row| row.label.as_str()));
+    let rows = with_costs(report, costs);
+    let mut sites: Vec<Site> = rows.iter().map(|(row, _)| site(row)).collect();
+    parts::tell_apart(&mut sites, rows.iter().map(|(row, _)| row.label.as_str()));
     if report.by == By::Stack {
-        for (row, site) in report.rows.iter().zip(&mut sites) {
+        for ((row, _), site) in rows.iter().zip(&mut sites) {
             let gradient = row.stacks.first().and_then(|stack| stack.stack.gradient());
             site.mark += &gradient.map_or_else(String::new, |line| format!("  {}", with_place(line)));
         }
-        name_callers(&report.rows, &mut sites);
+        name_callers(&rows, &mut sites);
     }
-    page.table(change(ranked(report.rows.iter().zip(sites).collect())));
+    page.table(change(ranked(rows.into_iter().zip(sites))));
     let about = parts::about(report.rows.iter().any(|row| row.estimated.is_some()));
-    let tally = parts::tally(report.hidden);
-    page.more(report.hidden_rows, "row", format!(" with {about}{tally}; {rest}"));
+    let hidden = match report.hidden.bytes {
+        0 => "out memory".to_owned(),
+        _ => format!(" {about}{}", parts::tally(report.hidden)),
+    };
+    let noun = if report.by == By::Site { "call site" } else { "row" };
+    page.more(report.hidden_rows, noun, format!(" with{hidden}; {rest}"));
 }
 
-/// Rows with their memory, largest first.
-pub fn ranked<'r, 'a>(rows: Vec<Ranked<'r, 'a>>) -> Rows<Ranked<'r, 'a>> {
-    let count = |(row, _): &Ranked| {
-        let (count, noun) = things(row);
-        document::things_about(parts::about(row.estimated.is_some()), count, noun)
+/// The rows and the objects, each with its memory.
+fn with_costs<'r, 'a>(report: &'r Report<'a>, costs: &[Cost<'r, 'a>]) -> Vec<(&'r Row<'a>, u64)> {
+    let mut rows: Vec<_> = report.rows.iter().map(|row| (row, row.bytes)).collect();
+    for (own, cost) in (report.own_rows..).zip(costs) {
+        let smaller = rows[..own].iter().position(|(_, bytes)| *bytes < cost.bytes);
+        rows.insert(smaller.unwrap_or(own), (cost.row, cost.bytes));
+    }
+    rows
+}
+
+/// Rows with their memory, in this order.
+pub fn ranked<'r, 'a: 'r>(rows: impl Iterator<Item = ((&'r Row<'a>, u64), Site)>) -> Rows<Ranked<'r, 'a>> {
+    let count = |Ranked { row, .. }: &Ranked| match row.kind_of_objects() {
+        Some(kind) => Cell::Things(row.count, of_kind(row.count, kind.name())),
+        None => {
+            let (count, noun) = things(row);
+            document::things_about(parts::about(row.estimated.is_some()), count, noun)
+        }
     };
-    Rows::of(rows)
+    Rows::of(rows.map(|((row, bytes), site)| Ranked { row, site, bytes }))
         .bare()
-        .tally(|(row, _)| Cell::Estimate(row.bytes, row.estimated), count)
-        .column("call site", |(_, site)| site.clone())
+        .tally(|ranked| Cell::Estimate(ranked.bytes, ranked.row.estimated), count)
+        .column("call site", |ranked| ranked.site.clone())
 }
 
 /// The call site of a row of a verdict, with its standing against the baseline.
@@ -78,13 +105,13 @@ pub fn judged(judged: &Judged) -> Site {
 }
 
 /// Adds callers to rows with the same call site, up to the first caller that differs.
-fn name_callers(rows: &[Row], sites: &mut [Site]) {
+fn name_callers(rows: &[(&Row, u64)], sites: &mut [Site]) {
     let mut alike: HashMap<Site, Vec<usize>> = HashMap::new();
     for (nth, site) in sites.iter().enumerate() {
         alike.entry(site.clone()).or_default().push(nth);
     }
     for group in alike.into_values().filter(|group| group.len() > 1) {
-        let callers: Vec<Vec<String>> = group.iter().map(|&nth| callers(&rows[nth])).collect();
+        let callers: Vec<Vec<String>> = group.iter().map(|&nth| callers(rows[nth].0)).collect();
         for (of_row, &nth) in callers.iter().zip(&group) {
             let shared = |other: &Vec<String>| of_row.iter().zip(other).take_while(|(a, b)| a == b).count();
             let others = callers.iter().filter(|other| !std::ptr::eq(*other, of_row));

@@ -153,7 +153,7 @@ fn a_few_bytes_of_a_pool_in_host_memory_are_beside_the_answer() {
         sample.holds(Kind::HostPinned, "cudaHostAlloc", 4, 1, pool);
         sample.holds(Kind::Device, "cudaMalloc", MIB, own, line);
         let options = Options {
-            without_minor_pools: true,
+            without_minor_rows: true,
             ..from_file("train.culeak")
         };
         report_text(&sample.finish(own * MIB, 7), &options, false)

@@ -217,7 +217,7 @@ fn modules_rank_by_the_memory_that_their_call_site_took() {
     let stack = sample.stack(&[RUNTIME, reload, MAIN]);
     sample.has_objects(Kind::Module, 10, 0, stack);
     let text = report_text(&sample.0, &from_file("a.culeak"), false);
-    assert!(text.contains("80 MiB  10 modules  reload  main.cu:30"), "{text}");
+    assert!(text.contains("80 MiB  in 10 modules  reload  main.cu:30"), "{text}");
     assert!(text.contains("2 MiB code"), "the rest is beside it: {text}");
 }
 
