@@ -77,8 +77,9 @@ pub mod site;
 pub mod stack_key;
 pub mod stats;
 pub mod suppressions;
-pub mod tally;
 pub mod trend;
 pub mod whatif;
 pub mod why;
 pub mod words;
+
+pub use crate::tally;

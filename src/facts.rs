@@ -36,9 +36,9 @@ use crate::analysis::pairing::{self, Key};
 use crate::analysis::report::{self, By, RowsOfKinds, device_name, is_finished};
 use crate::analysis::site::text::Site;
 use crate::analysis::site::{CallStacks, is_pool};
-use crate::analysis::tally::{Change, Tally};
 use crate::kind::{Kind, Place};
 use crate::snapshot::{Call, Sampling, Snapshot};
+use crate::tally::{Change, Tally};
 
 mod instant;
 

@@ -59,6 +59,7 @@
 //! | CLI only | [`reader`] | a recording, even of a running process, read into a snapshot |
 //! | (`read`) | [`snapshot`] | the memory of one process at one instant, as tables |
 //! | | [`proc`] | what `/proc` says of processes |
+//! | | [`tally`] | bytes and a count together |
 //! | | [`point`] | points in time: the end, the peak, exit, marks |
 //! | | [`timeline`] | every allocation and free, in order of time |
 //! | | [`facts`] | what processes hold, as rows of numbers with dictionaries, and what each process is: for trends and jobs |
@@ -142,6 +143,8 @@ pub mod proc;
 pub mod reader;
 #[cfg(feature = "read")]
 pub mod snapshot;
+#[cfg(feature = "read")]
+pub mod tally;
 #[cfg(feature = "read")]
 pub mod timeline;
 

@@ -7,7 +7,7 @@
 //! A snapshot is consistent although no thread is stopped. If no event was counted while the records were read, the snapshot
 //! is exact. Otherwise the records are read a second time: a record that is live with the same generation both times did
 //! not change in between, so its fields belong together and it was live during the whole read. For a busy process the read
-//! is repeated a few times; after that the rows are those that were live throughout, and [`Taken::events_during_read`]
+//! is repeated a few times; after that the rows are those that were live throughout, and [`Capture::events_during_read`]
 //! counts the events that may be missing.
 //!
 //! ```text
@@ -36,7 +36,7 @@
 //! error         why a file cannot be read
 //! ```
 //!
-//! [`Taken::events_during_read`]: crate::snapshot::Taken::events_during_read
+//! [`Capture::events_during_read`]: crate::snapshot::Capture::events_during_read
 
 mod counters;
 mod decode;

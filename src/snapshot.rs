@@ -39,13 +39,13 @@ pub(crate) use validate::FRAMES_IN_ALL;
 
 /// The value of [`Snapshot::format`].
 pub const FORMAT: &str = "culeak-snapshot";
-/// The value of [`Taken::by`] for a snapshot that PyTorch took of its own allocator and that was converted. It covers
+/// The value of [`Capture::by`] for a snapshot that PyTorch took of its own allocator and that was converted. It covers
 /// only that allocator: process and host are unknown, and the pid is 0.
 pub const BY_PYTORCH: &str = "PyTorch";
-/// The values of [`Taken::by`] for such a snapshot of memory that is not CUDA's begin with one of these: the package that took it. Behind
+/// The values of [`Capture::by`] for such a snapshot of memory that is not CUDA's begin with one of these: the package that took it. Behind
 /// it is whether the stacks have native frames.
 pub const BY_BACKENDS: [&str; 3] = ["torch.xpu", "torch_npu", "torch_neuronx"];
-/// The value of [`Taken::by`] for a process that was never recorded: the allocators of frameworks in it were read. It covers only the live blocks of
+/// The value of [`Capture::by`] for a process that was never recorded: the allocators of frameworks in it were read. It covers only the live blocks of
 /// these, without stacks and times.
 pub const BY_READING: &str = "the allocators of frameworks, read while they ran";
 /// These frameworks.
@@ -62,7 +62,7 @@ pub struct Snapshot {
     pub format: String,
     /// Version of this schema; readers refuse any other.
     pub version: u32,
-    pub taken: Taken,
+    pub taken: Capture,
     pub process: Process,
     /// GPUs that the process used.
     pub devices: Vec<Device>,
@@ -186,7 +186,7 @@ impl Sampling {
 /// When and how the snapshot was taken.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Taken {
+pub struct Capture {
     /// Version of the culeak that took it.
     pub by: String,
     /// Wall clock, nanoseconds since 1970.
@@ -213,7 +213,7 @@ pub struct Taken {
     pub automatic: Option<Automatic>,
 }
 
-impl Taken {
+impl Capture {
     /// What lies outside the allocators of frameworks is not known.
     pub fn covers_allocators_only(&self) -> bool {
         self.is_by_pytorch() || self.is_of_unrecorded()

@@ -120,7 +120,7 @@ pub fn of_early_copy(recording: &Path) -> Option<Unseen> {
 
 /// What an argument names.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct Sources {
     pub places: Vec<Place>,
     /// What of it cannot be read, with the reason. Without places there is at least one.
     pub failures: Vec<Failure>,
@@ -128,23 +128,23 @@ pub struct Found {
     pub left_out: Vec<String>,
 }
 
-impl Found {
-    fn failed(failure: Failure) -> Found {
-        Found {
+impl Sources {
+    fn failed(failure: Failure) -> Sources {
+        Sources {
             failures: vec![failure],
-            ..Found::default()
+            ..Sources::default()
         }
     }
 
-    fn of(place: Place) -> Found {
-        Found {
+    fn of(place: Place) -> Sources {
+        Sources {
             places: vec![place],
-            ..Found::default()
+            ..Sources::default()
         }
     }
 
-    fn all(found: impl IntoIterator<Item = Found>) -> Found {
-        let mut all = Found::default();
+    fn all(found: impl IntoIterator<Item = Sources>) -> Sources {
+        let mut all = Sources::default();
         // A folder may be named twice.
         let (mut failed, mut said) = (BTreeSet::new(), BTreeSet::new());
         for found in found {
@@ -160,13 +160,13 @@ impl Found {
     }
 
     /// What each argument of a command names.
-    pub fn each(arguments: &[impl AsRef<OsStr>]) -> Found {
-        Found::all(arguments.iter().map(places))
+    pub fn each(arguments: &[impl AsRef<OsStr>]) -> Sources {
+        Sources::all(arguments.iter().map(places))
     }
 
-    /// As [`each`](Found::each). Several files are a job; one file speaks of its process alone.
-    pub fn of_all(arguments: &[impl AsRef<OsStr>]) -> Found {
-        let found = Found::each(arguments);
+    /// As [`each`](Sources::each). Several files are a job; one file speaks of its process alone.
+    pub fn of_all(arguments: &[impl AsRef<OsStr>]) -> Sources {
+        let found = Sources::each(arguments);
         match found.places.len() > 1 {
             true => found.with_unrecorded(),
             false => found,
@@ -174,7 +174,7 @@ impl Found {
     }
 
     /// Adds what the runs of these recordings did not record.
-    fn with_unrecorded(mut self) -> Found {
+    fn with_unrecorded(mut self) -> Sources {
         let file = |place: &Place| match place {
             Place::File(path) => Some(path.clone()),
             _ => None,
@@ -193,19 +193,19 @@ impl Found {
 
 /// The sources that an argument names: one; for a folder its recordings, or its snapshots if it has no recordings; for a
 /// pattern those of each path that matches; for `-` with a list those of each line, which is as an argument.
-pub fn places(argument: impl AsRef<OsStr>) -> Found {
+pub fn places(argument: impl AsRef<OsStr>) -> Sources {
     let argument = argument.as_ref();
     if argument != "-" {
         let is_pipe = as_pid(argument).is_none() && file::is_pipe(Path::new(argument));
         return match is_pipe {
-            true => Found::of(Place::Pipe(PathBuf::from(argument))),
+            true => Sources::of(Place::Pipe(PathBuf::from(argument))),
             false => places_of_word(argument),
         };
     }
     match listed::on_standard_input() {
-        Ok(None) => Found::of(Place::StandardInput),
-        Ok(Some(lines)) => Found::all(lines.iter().map(|line| places_of_line(line))).with_unrecorded(),
-        Err(error) => Found::failed(file::unreadable("standard input", &error)),
+        Ok(None) => Sources::of(Place::StandardInput),
+        Ok(Some(lines)) => Sources::all(lines.iter().map(|line| places_of_line(line))).with_unrecorded(),
+        Err(error) => Sources::failed(file::unreadable("standard input", &error)),
     }
 }
 
@@ -274,9 +274,9 @@ enum Version {
     Ended,
 }
 
-fn places_of_line(line: &OsStr) -> Found {
+fn places_of_line(line: &OsStr) -> Sources {
     match line == "-" {
-        true => Found::failed(Failure::new(
+        true => Sources::failed(Failure::new(
             "-: standard input contains a list, so it cannot be an input of this list; name a file",
         )),
         false => places_of_word(line),
@@ -284,25 +284,25 @@ fn places_of_line(line: &OsStr) -> Found {
 }
 
 /// The sources that a process id, a pattern or a path names.
-fn places_of_word(argument: &OsStr) -> Found {
+fn places_of_word(argument: &OsStr) -> Sources {
     if let Some(pid) = as_pid(argument) {
-        return Found::of(Place::Process(pid));
+        return Sources::of(Place::Process(pid));
     }
     match listed::matching(argument) {
         None => places_of_path(Path::new(argument)),
-        Some(matching) if matching.is_empty() => Found::failed(Failure::new(format!(
+        Some(matching) if matching.is_empty() => Sources::failed(Failure::new(format!(
             "{}: no file matches this pattern; name others",
             argument.display()
         ))),
-        Some(matching) => Found::all(matching.iter().map(|path| places_of_path(path))).with_unrecorded(),
+        Some(matching) => Sources::all(matching.iter().map(|path| places_of_path(path))).with_unrecorded(),
     }
 }
 
 /// The sources that a path names: the file, or the files of a folder. Snapshots of a folder count only if neither it nor a
 /// folder in it has recordings; those of other processes than the recordings' are left out then.
-fn places_of_path(path: &Path) -> Found {
+fn places_of_path(path: &Path) -> Sources {
     if !path.is_dir() {
-        return Found::of(Place::File(path.to_path_buf()));
+        return Sources::of(Place::File(path.to_path_buf()));
     }
     let members = Members::of(path);
     let strangers = members.strangers().map(|snapshot| {
@@ -320,7 +320,7 @@ fn places_of_path(path: &Path) -> Found {
         true => members.snapshots,
         false => members.recordings,
     };
-    let found = Found {
+    let found = Sources {
         places: paths.into_iter().map(Place::File).collect(),
         failures: members.failures,
         left_out,
@@ -483,7 +483,7 @@ pub fn single(argument: &OsStr) -> Result<Place, Failure> {
     places(argument).single(argument)
 }
 
-impl Found {
+impl Sources {
     /// What `load` returns of each place, which is read once. What cannot be read joins the failures.
     pub fn read<T>(&mut self, mut load: impl FnMut(&Place) -> Result<T, Failure>) -> Vec<T> {
         let mut items = Vec::new();
@@ -544,7 +544,7 @@ pub struct Several {
     pub items: Vec<Loaded>,
     /// The number of unreadable inputs; each was reported.
     pub unreadable: usize,
-    /// As [`Found::left_out`]; each was reported.
+    /// As [`Sources::left_out`]; each was reported.
     pub left_out: Vec<String>,
 }
 

@@ -34,7 +34,7 @@ use crate::analysis::site::CallStacks;
 use crate::analysis::suppressions::Used;
 use crate::analysis::why::{SiteHolders, by_site};
 use crate::point::Point;
-use crate::snapshot::{Losses, Sampling, Snapshot, Taken};
+use crate::snapshot::{Capture, Losses, Sampling, Snapshot};
 
 mod breach;
 mod classes;
@@ -137,7 +137,7 @@ pub struct Verdict<'a> {
     /// The part of them that was created before the mark of `--since`.
     #[serde(skip)]
     pub objects_before_mark: u64,
-    pub taken: &'a Taken,
+    pub taken: &'a Capture,
     pub losses: &'a Losses,
     pub warnings: Vec<String>,
     /// Judged memory whose stacks are not known: any call site may have allocated it.

@@ -19,7 +19,7 @@ use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame};
 use crate::analysis::tally::{Change, Tally};
 use crate::analysis::words::plural;
 use crate::point::Point;
-use crate::snapshot::{Allocator, Losses, Snapshot, Taken, is_default};
+use crate::snapshot::{Allocator, Capture, Losses, Snapshot, is_default};
 
 mod host;
 mod objects;
@@ -101,7 +101,7 @@ pub struct Side<'a> {
     pub held: Tally,
     pub losses: &'a Losses,
     #[serde(skip)]
-    pub taken: &'a Taken,
+    pub taken: &'a Capture,
     #[serde(skip)]
     pub allocators: &'a [Allocator],
 }
@@ -489,7 +489,7 @@ pub(crate) fn warnings(sides: [(&Snapshot, bool); 2], same_process: bool) -> Vec
 }
 
 /// What made a snapshot: a version of culeak, or the allocator that it is of.
-fn maker(taken: &Taken) -> String {
+fn maker(taken: &Capture) -> String {
     match taken.covers_allocators_only() {
         true => taken.by.clone(),
         false => format!("culeak {}", taken.by),

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Processes are added one at a time, in any order, and nothing of a process is kept but its row and what it holds at each call site
-//! through each stack, in 24 bytes, or in none where the process before it holds as much. The result does not
+//! through each stack, in about 6 bytes, or in none where the process before it holds as much. The result does not
 //! depend on the order, unless a program has more than [`population::SITES_MAX`] call sites: those that come first keep their names. Only
 //! like is compared with like: processes of the same [`Program`], and of the same group if their launcher names groups.
 //!

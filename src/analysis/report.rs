@@ -32,7 +32,7 @@ use crate::analysis::why::{self, Modules, SiteHolders, Why, by_site};
 pub use crate::analysis::words::shell_word;
 use crate::kind::{Kind, Place};
 use crate::point::Point;
-use crate::snapshot::{Allocator, Failed, Losses, Mark, ProcessState, Sampling, Snapshot, Stream, Taken, is_default};
+use crate::snapshot::{Allocator, Capture, Failed, Losses, Mark, ProcessState, Sampling, Snapshot, Stream, is_default};
 
 mod advice;
 mod grouping;
@@ -164,7 +164,7 @@ pub struct Report<'a> {
     pub totals_estimated: bool,
     /// Points in time that the program named.
     pub marks: &'a [Mark],
-    pub taken: &'a Taken,
+    pub taken: &'a Capture,
     pub losses: &'a Losses,
     pub warnings: Vec<String>,
     /// The command to run next.

@@ -249,10 +249,10 @@ impl<'a> CallStack<'a> {
         let of_stack = |by| print(telling(&frames, site), by, library);
         let of_site = |by| print(site.map(|site| &frames[site]), by, library);
         CallStack {
-            fingerprint: of_stack(Named::WithLine),
-            loose_fingerprint: of_stack(Named::InFull),
-            site_fingerprint: of_site(Named::WithLine),
-            loose_site_fingerprint: of_site(Named::InFull),
+            fingerprint: of_stack(NameDetail::WithLine),
+            loose_fingerprint: of_stack(NameDetail::InFull),
+            site_fingerprint: of_site(NameDetail::WithLine),
+            loose_site_fingerprint: of_site(NameDetail::InFull),
             pool: allocator.is_some(),
             allocator,
             library,
@@ -269,12 +269,12 @@ impl<'a> CallStack<'a> {
 
     /// `loose_fingerprint` as CPython 3.10 has it, which does not know the classes of methods.
     pub fn unqualified_fingerprint(&self) -> Fingerprint {
-        print(telling(&self.frames, self.site), Named::WithoutClass, self.library)
+        print(telling(&self.frames, self.site), NameDetail::WithoutClass, self.library)
     }
 
     /// `loose_site_fingerprint` as CPython 3.10 has it.
     pub fn unqualified_site_fingerprint(&self) -> Fingerprint {
-        print(self.site(), Named::WithoutClass, self.library)
+        print(self.site(), NameDetail::WithoutClass, self.library)
     }
 
     /// Whether the stack shows a statically linked CUDA runtime as the driver's caller. `program_has_runtime`: the
@@ -394,7 +394,7 @@ fn telling<'f, 'a>(frames: &'f [Frame<'a>], site: Option<usize>) -> impl Iterato
 /// A library's own memory and memory that the program requested stay apart, even if one line caused both.
 fn print<'f, 'a: 'f>(
     frames: impl IntoIterator<Item = &'f Frame<'a>>,
-    by: Named,
+    by: NameDetail,
     library: Option<&'static str>,
 ) -> Fingerprint {
     let mut hasher = Hasher::new();
@@ -542,7 +542,7 @@ fn expand<'a>(snapshot: &'a Snapshot, location: &'a Location, tensors_recorded: 
 
 /// How much of a frame's name a fingerprint is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Named {
+enum NameDetail {
     WithLine,
     InFull,
     /// `step`, not `Trainer.step`, of a method of Python.
@@ -563,15 +563,15 @@ impl Hasher {
         }
     }
 
-    fn frame(&mut self, frame: &Frame, by: Named) {
-        let lines = by == Named::WithLine;
+    fn frame(&mut self, frame: &Frame, by: NameDetail) {
+        let lines = by == NameDetail::WithLine;
         self.bytes(frame.home().as_bytes());
         self.bytes(&[0]);
         // Lambdas and static helpers of several files may share a name.
         self.bytes(frame.source().as_bytes());
         self.bytes(&[0]);
         match frame.function {
-            Some(function) if by == Named::WithoutClass && frame.is_python() => {
+            Some(function) if by == NameDetail::WithoutClass && frame.is_python() => {
                 let name = gradient_of(function).unwrap_or(function);
                 self.bytes(&function.as_bytes()[..function.len() - name.len()]);
                 self.bytes(name.rsplit('.').next().unwrap_or_default().as_bytes());

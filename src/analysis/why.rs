@@ -25,7 +25,8 @@ use crate::analysis::report::{ProcessLine, Row, process_line, shell_word};
 use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame};
 use crate::analysis::tally::Tally;
 use crate::snapshot::{
-    Class, HeldBlock, HeldTensor, HolderPath, Holders, Losses, Retainer, RootKind, Search, Snapshot, Taken, is_default,
+    Capture, Class, HeldBlock, HeldTensor, HolderPath, Holders, Losses, Retainer, RootKind, Search, Snapshot,
+    is_default,
 };
 
 mod chains;
@@ -155,7 +156,7 @@ pub struct Why<'a> {
     pub block: Option<One<'a>>,
     /// The filters of the command line; null: none was given.
     pub filter: Option<Filtered>,
-    pub taken: &'a Taken,
+    pub taken: &'a Capture,
     pub losses: &'a Losses,
     /// The command to run next.
     pub next: String,

@@ -242,7 +242,7 @@ impl RawSnapshot {
         let snapshot = Snapshot {
             format: FORMAT.into(),
             version: snapshot::VERSION,
-            taken: Taken {
+            taken: Capture {
                 by: env!("CARGO_PKG_VERSION").into(),
                 at_unix_ns: dumped.map_or_else(unix_now, |at| process.started_unix_ns.saturating_add(at)),
                 at_ns: match process.state {

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use super::details::Renumbered;
 use super::stacks::Stacks;
 use super::{RawSnapshot, ReadError};
-use crate::analysis::tally::Tally;
 use crate::format::{CounterKey, NameRow, PeakRow, Section, TotalKey, TotalRow};
 use crate::kind::Kind;
 use crate::snapshot::{Allocation, AtPeak, Total};
+use crate::tally::Tally;
 use crate::timeline::BLOCK_API;
 
 impl RawSnapshot {

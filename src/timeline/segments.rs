@@ -5,9 +5,9 @@
 use foldhash::HashMap;
 
 use super::{Event, Log, Op, Site, Timeline};
-use crate::analysis::tally::Tally;
 use crate::kind::{self, Kind};
 use crate::snapshot::{Allocations, AtPeak, Counter, Snapshot, Total};
+use crate::tally::Tally;
 
 /// The request by which a process opens memory again, or that of another process.
 const DUPLICATED: &str = "NV_ESC_RM_DUP_OBJECT";

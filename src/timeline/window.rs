@@ -11,9 +11,9 @@ use foldhash::HashMap;
 use serde::Serialize;
 
 use super::{Log, Op, Site, Timeline, Unknown};
-use crate::analysis::tally::{SignedTally, Tally};
 use crate::kind::Kind;
 use crate::snapshot::{Allocations, AtPeak, Call, Counter, DevicePeak, Failed, Snapshot};
+use crate::tally::{SignedTally, Tally};
 
 /// The events between two times, added up.
 #[derive(Debug, Clone, PartialEq, Serialize)]

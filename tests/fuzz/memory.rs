@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use culeak_holders::source::copied::MemoryCopy;
 use culeak_holders::source::core::Core;
 use culeak_holders::source::live::Process;
-use culeak_holders::source::taken::Taken;
 use culeak_holders::source::{Region, Source, Thread};
 use culeak_holders::{Block, Options, search};
 use nix::libc;
@@ -55,7 +55,7 @@ pub const PYTHON: Target = Target {
     form: Form::Words,
     begin: |_| {
         let waiting = Waiting::start(Command::new("python3").args(["-I", "-S", "-c", PYTHON_PROGRAM]));
-        let taken = Taken::of(&waiting.process(), &[]).expect("its memory");
+        let taken = MemoryCopy::of(&waiting.process(), &[]).expect("its memory");
         let pointers = pointers(&taken);
         Box::new(move |input| {
             finds(&Changed {
@@ -269,7 +269,7 @@ fn core_of(waiting: &Waiting) -> Vec<u8> {
 }
 
 /// Where the memory has pointers into itself.
-fn pointers(taken: &Taken) -> Vec<u64> {
+fn pointers(taken: &MemoryCopy) -> Vec<u64> {
     let regions = taken.regions().expect("known");
     let writable = regions.iter().filter(|region| region.writable);
     let mut found = Vec::new();
@@ -289,7 +289,7 @@ fn pointers(taken: &Taken) -> Vec<u64> {
 
 /// An address and its new value for each two words of the input: the place of a pointer, the distance from it, what happens to the
 /// word there, and a number.
-fn changes(input: &[u8], taken: &Taken, pointers: &[u64]) -> Vec<(u64, u64)> {
+fn changes(input: &[u8], taken: &MemoryCopy, pointers: &[u64]) -> Vec<(u64, u64)> {
     let word_at = |address| {
         let mut bytes = [0; 8];
         taken.read(&[address..address + 8], &mut bytes);
@@ -312,7 +312,7 @@ fn changes(input: &[u8], taken: &Taken, pointers: &[u64]) -> Vec<(u64, u64)> {
 
 /// The copied memory with other words at these addresses.
 struct Changed<'t> {
-    taken: &'t Taken,
+    taken: &'t MemoryCopy,
     changes: Vec<(u64, u64)>,
 }
 

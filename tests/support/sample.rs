@@ -34,11 +34,11 @@ impl Sample {
     /// A process on one GPU that ran 60 s, allocated nothing, and exited.
     pub fn new() -> Sample {
         Sample(Snapshot {
-            taken: Taken {
+            taken: Capture {
                 by: "0.1.0".to_owned(),
                 at_unix_ns: 1_800_000_060 * SECOND,
                 at_ns: 60 * SECOND,
-                ..Taken::default()
+                ..Capture::default()
             },
             process: Process {
                 pid: 4711,

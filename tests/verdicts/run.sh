@@ -190,4 +190,5 @@ python3 -B "$root/docs/images/tour.py" "$culeak" --check
 mkdir "$work/ten-steps"
 python3 "$root/tests/ten_steps.py" "$culeak" "$work/ten-steps"
 python3 "$root/tests/links.py"
+python3 "$root/tests/circles.py"
 python3 "$root/tests/errors.py"

@@ -14,6 +14,7 @@
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::Error;
 use crate::parallel;
@@ -382,6 +383,15 @@ impl<'a> Image<'a> {
     pub(crate) fn apart(&self) -> apart::Apart {
         apart::Apart::find(self.source, &self.regions, &self.excluded, apart::MOST)
     }
+}
+
+/// A copy of a process that was stopped while it was made.
+pub struct Stopped<'s> {
+    pub copy: Image<'s>,
+    /// How long the copy took.
+    pub copied: Duration,
+    /// How long the process was stopped.
+    pub paused: Duration,
 }
 
 /// Starts to load this memory into the processor's cache. The address need not be valid.

@@ -49,11 +49,11 @@ type Field = (Owner, u64);
 struct Mention {
     to: NodeId,
     from: NodeId,
-    what: What,
+    place: Place,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum What {
+enum Place {
     /// The number of the field.
     Field(u32),
     /// It may be counted, but its field is not known: a global variable, a stack, memory without a class.
@@ -212,8 +212,8 @@ impl Find<'_, '_, '_> {
             let seen: Set<NodeId> = self.mentions[before..].iter().map(|mention| mention.to).collect();
             // A word that was not found counts as one that may own the object.
             for to in targets.into_iter().filter(|to| !seen.contains(to)) {
-                let what = What::Other;
-                self.mentions.push(Mention { to, from, what });
+                let place = Place::Other;
+                self.mentions.push(Mention { to, from, place });
             }
         }
     }
@@ -280,16 +280,16 @@ impl Find<'_, '_, '_> {
                 }
                 Owned::Once => value == chunk.start,
             };
-            let what = match owner {
-                _ if !is_counted => What::Uncounted,
-                None => What::Other,
+            let place = match owner {
+                _ if !is_counted => Place::Uncounted,
+                None => Place::Other,
                 Some(owner) => {
                     let next = self.fields.len() as u32;
                     let offset = if in_vector { 0 } else { place - range.start };
-                    What::Field(*self.fields.entry((owner, offset)).or_insert(next))
+                    Place::Field(*self.fields.entry((owner, offset)).or_insert(next))
                 }
             };
-            self.mentions.push(Mention { to, from, what });
+            self.mentions.push(Mention { to, from, place });
         }
     }
 
@@ -339,7 +339,7 @@ impl Find<'_, '_, '_> {
             let count = self.count(mentions[0].to);
             let (all, of_known) = (counted(mentions), number(mentions, known));
             for mention in mentions {
-                let What::Field(field) = mention.what else { continue };
+                let Place::Field(field) = mention.place else { continue };
                 let field = field as usize;
                 if all == count || of_known == count && known[field] {
                     right[field] += 1;
@@ -374,11 +374,11 @@ pub(crate) fn edge(searched: &mut Findings, from: NodeId, to: NodeId, steps: &mu
 
 /// How many of these may own the object.
 fn counted(mentions: &[Mention]) -> u64 {
-    (mentions.iter().filter(|mention| mention.what != What::Uncounted)).count() as u64
+    (mentions.iter().filter(|mention| mention.place != Place::Uncounted)).count() as u64
 }
 
 /// How many of these are words of certain fields.
 fn number(mentions: &[Mention], certain: &[bool]) -> u64 {
-    let is_certain = |mention: &&Mention| matches!(mention.what, What::Field(field) if certain[field as usize]);
+    let is_certain = |mention: &&Mention| matches!(mention.place, Place::Field(field) if certain[field as usize]);
     mentions.iter().filter(is_certain).count() as u64
 }

@@ -19,8 +19,7 @@
 use culeak::snapshot::{Class, HeldBlock, HeldTensor, HolderPath, Holders, RootKind, Search};
 
 use crate::copy::Image;
-use crate::findings::{CIRCLE, Explanation, Findings};
-use crate::graph::{Edge, NodeId};
+use crate::findings::{CIRCLE, Findings};
 use crate::{Block, Map, Options, Set};
 
 mod cycle;
@@ -40,7 +39,7 @@ mod verify;
 mod ways;
 
 use cycle::{Cycle, Cycles};
-use names::Names;
+use names::{BUDGET, Names};
 use owners::{Modules, Owners};
 use shapes::{Shapes, Shortened};
 use tensors::Tensors;
@@ -128,7 +127,7 @@ impl<'b> Paths<'b> {
             let found = names.searched.found[block];
             tensors.add(names, block, found, self.blocks[block].bytes);
             let text = match found.class {
-                Class::Cycle => Some(cycles.of(names, self::holder(names, found)).key()),
+                Class::Cycle => Some(cycles.of(names, cycle::holder(names, found)).key()),
                 Class::NativeHolder => found.pointer.map(|pointer| names.memory(pointer)),
                 _ => None,
             };
@@ -282,32 +281,6 @@ impl Cycle {
     }
 }
 
-/// The first object of the garbage on the path to a block.
-fn holder(names: &Names, found: Explanation) -> NodeId {
-    let graph = &names.searched.graph;
-    let way = graph.way_up(found.last.0);
-    let below_root = way.take_while(|node| graph.parent(*node).is_some());
-    below_root.last().unwrap_or(found.last.0)
-}
-
-/// References of a path that are looked at by name.
-const LONG: usize = 4096;
-
-/// Leaves the middle of a very long path out.
-fn bounded(mut nodes: Vec<(NodeId, Edge)>) -> Shortened {
-    let mut omitted = Vec::new();
-    if nodes.len() > LONG {
-        let count = nodes.len() - LONG;
-        nodes.drain(LONG / 2..LONG / 2 + count);
-        omitted = vec![(0, 0); LONG];
-        omitted[LONG / 2 - 1] = (count as u64, 1);
-    }
-    Shortened { nodes, omitted }
-}
-
-/// References that are looked at for the paths of one copy. The paths after that have their end only.
-const BUDGET: usize = 50_000_000;
-
 fn describe(
     names: &mut Names,
     shapes: &mut Shapes,
@@ -332,7 +305,7 @@ fn describe(
     nodes.push(found.last);
     let mut cycle = None;
     if found.class == Class::Cycle {
-        let of = cycles.of(names, holder(names, found));
+        let of = cycles.of(names, cycle::holder(names, found));
         nodes.splice(1..1, of.path.iter().copied());
         cycle = Some(of);
     }
@@ -346,10 +319,10 @@ fn describe(
         let keys: Vec<u64> = nodes.iter().map(|(node, _)| shapes.key(names, *node)).collect();
         shapes::without_runs(&nodes, &keys)
     } else {
-        bounded(nodes)
+        Shortened::bounded(nodes)
     };
-    if shortened.nodes.len() > LONG {
-        shortened = bounded(shortened.nodes);
+    if shortened.nodes.len() > Shortened::LONGEST {
+        shortened = Shortened::bounded(shortened.nodes);
     }
     let parts = names.parts(&shortened.nodes, &shortened.omitted);
     let words = text::words(&parts, style);

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 
 use culeak::proc::Mapping;
 
+pub mod copied;
 pub mod core;
 pub mod live;
 mod registers;
-pub mod taken;
 
 /// The bytes of a page.
 pub const PAGE: u64 = 4096;

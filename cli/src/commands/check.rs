@@ -29,7 +29,7 @@ use crate::document::counted;
 use crate::errors::{Failure, USAGE, exit_of};
 use crate::escape::Escaped;
 use crate::launch::incomplete;
-use crate::load::{self, Found, Loaded, Place, Several, holders};
+use crate::load::{self, Loaded, Place, Several, Sources, holders};
 use crate::options::format::{self, Format};
 use crate::options::rules::{Failing, RuleArgs, check_baseline, is_baseline};
 use crate::options::{NameArgs, groups};
@@ -167,11 +167,11 @@ fn remove_older_verdict(args: &CheckArgs) {
     }
 }
 
-fn found(args: &CheckArgs, inputs: &[OsString]) -> Found {
+fn found(args: &CheckArgs, inputs: &[OsString]) -> Sources {
     match args.command.is_empty() {
-        true => Found::of_all(inputs),
+        true => Sources::of_all(inputs),
         // What this run did not record is known.
-        false => Found::each(inputs),
+        false => Sources::each(inputs),
     }
 }
 

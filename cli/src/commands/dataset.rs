@@ -66,7 +66,7 @@ mod with_parquet {
     use crate::errors::USAGE;
     use crate::escape::Escaped;
     use crate::load::many::{self, Symbols, lock};
-    use crate::load::{self, Found, Place};
+    use crate::load::{self, Place, Sources};
     use crate::progress;
     use crate::signals;
     use crate::text::units::plural;
@@ -98,7 +98,7 @@ mod with_parquet {
         };
         match work.wanted.every {
             None => {
-                let mut found = Found::each(work.wanted.inputs);
+                let mut found = Sources::each(work.wanted.inputs);
                 let outcomes = work.add(&found.places)?;
                 found.failures.extend(outcomes.into_values().filter_map(Result::err));
                 found.failures.iter().for_each(progress::fail);
@@ -156,7 +156,7 @@ mod with_parquet {
 
         /// Adds a point of every process; whether all have ended.
         fn one(&mut self, work: &Work) -> Result<bool, Failure> {
-            let found = Found::each(work.wanted.inputs);
+            let found = Sources::each(work.wanted.inputs);
             // A folder has no recordings before the job begins.
             if let (false, Some(failure)) = (self.is_waiting, found.failures.first()) {
                 progress::note(format_args!("note: {failure}; looking again every interval"));

@@ -19,7 +19,7 @@ use crate::document::Document;
 use crate::errors::{Failure, USAGE};
 use crate::export::folded::Cost;
 use crate::export::{self, Ability, FORMATS, Format, Input, window};
-use crate::load::{self, Found, Loaded, Place, Several};
+use crate::load::{self, Loaded, Place, Several, Sources};
 use crate::monitor;
 use crate::options::NameArgs;
 use crate::options::categories::CategoryArgs;
@@ -250,7 +250,7 @@ fn write(args: &ExportArgs, format: &Format, path: &Path) -> Result<ExitCode, Fa
     };
     let Several {
         mut items, unreadable, ..
-    } = Found::of_all(&args.inputs).load(load)?;
+    } = Sources::of_all(&args.inputs).load(load)?;
     if items.len() > 1 && !format.has(Ability::Processes) {
         return Err(Failure::new(format!(
             "{} processes or snapshots, but this format holds one; name one, or choose another format",

@@ -12,7 +12,7 @@ use culeak::analysis::report::{self, By};
 use super::diff::DiffArgs;
 use crate::errors::{Failure, USAGE};
 use crate::load::many::{self, How};
-use crate::load::{Found, Place, packages};
+use crate::load::{Place, Sources, packages};
 use crate::options::output::Form;
 use crate::{progress, text};
 
@@ -20,7 +20,7 @@ use crate::{progress, text};
 ///
 /// # Errors
 /// No input of a side can be read, or no process is on both sides.
-pub fn execute(args: &DiffArgs, sides: [Found; 2], form: Form) -> Result<ExitCode, Failure> {
+pub fn execute(args: &DiffArgs, sides: [Sources; 2], form: Form) -> Result<ExitCode, Failure> {
     let mut unreadable = 0;
     // In a job, stacks are not told apart.
     let by = args.view.by.filter(|by| *by == By::Forward).unwrap_or_default();

@@ -6,7 +6,7 @@ use culeak::analysis::phases::{Options, Phases};
 
 use super::report::ReportArgs;
 use crate::errors::{Failure, USAGE};
-use crate::load::Found;
+use crate::load::Sources;
 use crate::options::output::Form;
 use crate::options::rows_shown;
 use crate::{progress, text};
@@ -21,7 +21,7 @@ pub fn execute(args: &ReportArgs, name: Option<&str>, form: Form) -> Result<Exit
         filter: args.selection.filter(&args.categories.read()?),
         sites: (form != Form::Json).then_some(text::phases::SITES_SHOWN),
     };
-    let mut found = Found::each(&args.inputs);
+    let mut found = Sources::each(&args.inputs);
     let loaded = found.read(|place| {
         let (mut item, timeline) = place.load_with_events()?;
         args.selection.suits(&item)?;

@@ -28,7 +28,7 @@ use culeak::hold::{self, Holds, Moment, SLOTS, Slot, State, Waiting};
 use culeak::point::Point;
 use culeak::proc;
 use culeak::proof::HOLDS;
-use culeak_holders::source::taken::Taken;
+use culeak_holders::source::copied::MemoryCopy;
 use culeak_holders::source::{Source, live};
 use nix::libc;
 use nix::sys::signal::{SigSet, SigmaskHow};
@@ -330,7 +330,7 @@ fn caught<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
 /// The memory of a process while it waited.
 struct Copied {
     item: Loaded,
-    taken: Taken,
+    taken: MemoryCopy,
     /// The point of the recording; `None`: an automatic snapshot, which has no other.
     point: Option<Point>,
     took: Duration,
@@ -358,7 +358,7 @@ impl Copied {
         let is_alone = source.threads().len() <= 1;
         let is_stopped = source.pause(true).is_ok();
         let item = load::Place::File(path).load().map_err(|failure| failure.message)?;
-        let taken = Taken::of(&source, &holders::excluded(&item.snapshot));
+        let taken = MemoryCopy::of(&source, &holders::excluded(&item.snapshot));
         if is_stopped {
             let _ = source.pause(false);
         }

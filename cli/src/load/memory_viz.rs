@@ -24,8 +24,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use culeak::analysis::whatif::VARIABLE;
 use culeak::kind::Kind;
 use culeak::snapshot::{
-    Allocation, Allocator, BY_BACKENDS, BY_PYTORCH, Call, Counter, Device, Gathering, Language, Location, Process,
-    Snapshot, Stack, Stream, Symbol, Taken, Thread,
+    Allocation, Allocator, BY_BACKENDS, BY_PYTORCH, Call, Capture, Counter, Device, Gathering, Language, Location,
+    Process, Snapshot, Stack, Stream, Symbol, Thread,
 };
 
 use crate::pickle::{self, Id, Pickle};
@@ -488,9 +488,9 @@ fn sum_up(snapshot: &mut Snapshot) {
 
 fn empty(shown: &str) -> Snapshot {
     Snapshot {
-        taken: Taken {
+        taken: Capture {
             by: BY_PYTORCH.to_owned(),
-            ..Taken::default()
+            ..Capture::default()
         },
         process: Process {
             recording: shown.to_owned(),

@@ -58,7 +58,7 @@ fn root_is_not_advised_to_become_root() {
 }
 
 fn failure(argument: &str) -> String {
-    match Found::of_all(&[argument]).load(Place::load) {
+    match Sources::of_all(&[argument]).load(Place::load) {
         Ok(_) => panic!("{argument} was read"),
         Err(failure) => failure.to_string(),
     }

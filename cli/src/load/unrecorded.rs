@@ -11,8 +11,8 @@ use std::{fs, io, str};
 use culeak::kind::Kind;
 use culeak::proc;
 use culeak::snapshot::{
-    Allocation, BY_HISTORY, BY_READING, Call, Counter, Device, Gathering, Process, ProcessState, READABLE, Snapshot,
-    Stack, Stream, Taken, Thread,
+    Allocation, BY_HISTORY, BY_READING, Call, Capture, Counter, Device, Gathering, Process, ProcessState, READABLE,
+    Snapshot, Stack, Stream, Thread,
 };
 use culeak_holders::objects::LibraryBlocks;
 use culeak_holders::pytorch::{LiveBlock, LiveBlocks};
@@ -199,10 +199,10 @@ pub fn of_history(pid: u32, bytes: &[u8]) -> Result<Loaded, String> {
     let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
     snapshot.process = process(pid, now);
     // The times of its events say nothing of the process.
-    snapshot.taken = Taken {
+    snapshot.taken = Capture {
         by: BY_HISTORY.to_owned(),
         at_unix_ns: now,
-        ..Taken::default()
+        ..Capture::default()
     };
     // As when its memory is read, which tells what is still live.
     snapshot.allocations.change(|_, block, _| block.time_ns = 0);
@@ -247,10 +247,10 @@ fn snapshot(pid: u32, given: &[Given]) -> Snapshot {
     let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
     let process = process(pid, now);
     let mut snapshot = Snapshot {
-        taken: Taken {
+        taken: Capture {
             by: BY_READING.to_owned(),
             at_unix_ns: now,
-            ..Taken::default()
+            ..Capture::default()
         },
         process,
         threads: vec![Thread::default()],

@@ -16,7 +16,7 @@ const MISSING: usize = 1;
 /// `struct dl_find_object` of <dlfcn.h>, on 64-bit machines.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Found {
+pub struct ObjectInMemory {
     flags: u64,
     /// Of one segment, if the object is a main program with gaps between its segments.
     pub start: u64,
@@ -44,20 +44,20 @@ pub fn is_available() -> bool {
 }
 
 /// The loaded object that contains the address. `None` also if the function is missing.
-pub fn containing(address: u64) -> Option<Found> {
-    type FindObject = unsafe extern "C" fn(u64, *mut Found) -> c_int;
+pub fn containing(address: u64) -> Option<ObjectInMemory> {
+    type FindObject = unsafe extern "C" fn(u64, *mut ObjectInMemory) -> c_int;
     let function = FUNCTION.load(Relaxed);
     if function <= MISSING {
         return None;
     }
     // SAFETY: integers and a pointer: all zeros is a value.
-    let mut found: Found = unsafe { core::mem::zeroed() };
+    let mut found: ObjectInMemory = unsafe { core::mem::zeroed() };
     // SAFETY: `prepare` received this function, whose type is part of glibc's ABI. It accepts any address.
     let code = unsafe { core::mem::transmute::<usize, FindObject>(function)(address, &mut found) };
     (code == 0).then_some(found)
 }
 
-impl Found {
+impl ObjectInMemory {
     /// The loader's entry of the object.
     pub fn link_map(&self) -> *const LinkMap {
         self.link_map

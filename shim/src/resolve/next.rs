@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
 use crate::resolve::closing::{self, Loaded};
 use crate::resolve::driver::{self, DRIVER_ROWS, ROWS, with_c_name};
 use crate::resolve::memo::Memo;
-use crate::resolve::search::{self, Found};
+use crate::resolve::search::{self, Definition};
 use crate::resolve::{loader, own};
 use culeak::cuda_functions::{Api, DRIVER_NAMES, RUNTIME_NAMES};
 
@@ -70,7 +70,7 @@ fn by_caller(api: Api, caller: u64) -> *mut c_void {
     let known = BY_MODULE.get(by_module);
     let found = known.map(|known| known as *mut c_void).or_else(|| {
         let kind: &[u8] = if api.is_driver() { b"libcuda.so" } else { b"libcudart" };
-        let found: Found = with_c_name(api.name(), |name| search::next(name, caller, kind)).flatten()?;
+        let found: Definition = with_c_name(api.name(), |name| search::next(name, caller, kind)).flatten()?;
         if loaded.is_settled() {
             BY_MODULE.put(by_module, found.address as u64);
         }

@@ -57,7 +57,7 @@ pub struct Objects {
 
 /// A definition.
 #[derive(Clone, Copy)]
-pub struct Found {
+pub struct Definition {
     pub address: *mut c_void,
     /// Found among the objects loaded at start-up, regardless of a version: every caller gets the same answer, for
     /// good.
@@ -82,14 +82,14 @@ pub fn with_objects<R>(caller: u64, work: impl FnOnce(&mut Objects) -> R) -> Opt
 
 /// What the code at `caller` would reach by this name without this library. Where the order does not decide, a library
 /// whose name starts with `kind` is preferred.
-pub fn next(name: &CStr, caller: u64, kind: &[u8]) -> Option<Found> {
+pub fn next(name: &CStr, caller: u64, kind: &[u8]) -> Option<Definition> {
     with_objects(caller, |objects| {
         objects.want(name);
         objects.global_behind_us(name).or_else(|| {
             let address = objects
                 .in_scope_of_caller(name)
                 .or_else(|| objects.anywhere(name, kind))?;
-            Some(Found {
+            Some(Definition {
                 address,
                 is_global: false,
             })
@@ -180,7 +180,7 @@ impl Objects {
     }
 
     /// The first definition after this library among the objects loaded at start-up.
-    pub fn global_behind_us(&self, name: &CStr) -> Option<Found> {
+    pub fn global_behind_us(&self, name: &CStr) -> Option<Definition> {
         let name = Name::new(name);
         let mut is_global = true;
         for index in self.own + 1..self.at_start() {
@@ -188,7 +188,7 @@ impl Objects {
                 Answer::Absent => {}
                 Answer::OtherVersion => is_global = false,
                 Answer::Defined { address, in_any, .. } => {
-                    return Some(Found {
+                    return Some(Definition {
                         address: address.cast_mut(),
                         is_global: is_global && in_any,
                     });

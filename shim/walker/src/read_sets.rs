@@ -130,11 +130,11 @@ const _: () = assert!(
 );
 
 /// In use by the calling walk.
-pub struct Taken<'a>(&'a ReadSets);
+pub struct InUse<'a>(&'a ReadSets);
 
 /// A stack that was walked and can be remembered.
 pub struct Kept<'a> {
-    sets: Taken<'a>,
+    sets: InUse<'a>,
     head: Head,
 }
 
@@ -198,7 +198,7 @@ impl ReadSets {
 
     /// Called by one thread at a time, and by its signal handlers.
     #[inline(always)]
-    fn take(&self) -> Option<Taken<'_>> {
+    fn take(&self) -> Option<InUse<'_>> {
         // A handler that runs between the load and the store releases them before it returns. Acquire: pairs with the
         // Release in `drop`.
         if self.taken.load(Acquire) {
@@ -206,7 +206,7 @@ impl ReadSets {
         }
         self.taken.store(true, Relaxed);
         compiler_fence(SeqCst);
-        Some(Taken(self))
+        Some(InUse(self))
     }
 
     /// In a forked child, whose recording has other values. If they are in use, they stay so: by a thread that does not
@@ -224,7 +224,7 @@ impl Default for ReadSets {
     }
 }
 
-impl Taken<'_> {
+impl InUse<'_> {
     #[inline(always)]
     fn state(&mut self) -> &mut State {
         // SAFETY: `taken` was false, so no other walk uses the state, including one that this signal handler
@@ -233,7 +233,7 @@ impl Taken<'_> {
     }
 }
 
-impl Drop for Taken<'_> {
+impl Drop for InUse<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         self.0.taken.store(false, Release);

@@ -21,22 +21,63 @@ pub const SITES_MAX: usize = 1 << 18;
 /// The most stacks of a call site that are judged each by itself.
 const PATHS_MAX: usize = 32;
 
-/// One call site in all processes.
+/// One call site in all processes. With thousands of them its values are most of a job's memory, so they are packed.
 #[derive(Debug, Default)]
 struct Sums {
-    runs: Vec<Run>,
+    /// The end of each run but the last, and how the next one differs: its length, the processes between the two, and the changes of
+    /// path and bytes.
+    earlier: Vec<u8>,
+    last: Run,
     count: u64,
     /// The largest of its estimates in each process that was sampled.
     scatter: HashMap<u32, f64>,
 }
 
 /// Processes with consecutive numbers that hold as much each at a call site, through the same stack.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy, Default)]
 struct Run {
-    first: u32,
-    count: u32,
-    path: Option<StackId>,
+    first: i64,
+    count: i64,
+    /// The number of the stack and 1; 0: it has none.
+    path: i64,
     bytes: u64,
+}
+
+impl Run {
+    fn end(&self) -> i64 {
+        self.first + self.count
+    }
+
+    fn parts(self) -> impl Iterator<Item = Part> {
+        (self.first..self.end()).map(move |process| Part {
+            process: process as u32,
+            path: self.path.checked_sub(1).and_then(|path| StackId::try_from(path).ok()),
+            bytes: self.bytes,
+        })
+    }
+}
+
+/// Appends a number in LEB128: small ones of either sign take one byte.
+fn pack(number: i64, out: &mut Vec<u8>) {
+    let mut rest = ((number << 1) ^ (number >> 63)) as u64;
+    while rest > 0x7f {
+        out.push(rest as u8 | 0x80);
+        rest >>= 7;
+    }
+    out.push(rest as u8);
+}
+
+/// The next number.
+fn unpack(packed: &mut impl Iterator<Item = u8>) -> Option<i64> {
+    let (mut number, mut shift) = (0, 0);
+    loop {
+        let byte = packed.next()?;
+        number |= u64::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            return Some((number >> 1) as i64 ^ -((number & 1) as i64));
+        }
+        shift += 7;
+    }
 }
 
 /// What a process holds at a call site through one stack.
@@ -60,29 +101,40 @@ impl Sums {
                 let scatter = self.scatter.entry(number).or_default();
                 *scatter = scatter.max(row.scatter);
             }
-            match self.runs.last_mut() {
-                Some(run) if (run.path, run.bytes, run.first + run.count) == (path, bytes, number) => run.count += 1,
-                _ => self.runs.push(Run {
+            let path = path.map_or(0, |path| i64::from(path) + 1);
+            let (number, last) = (i64::from(number), self.last);
+            if (path, bytes, number) != (last.path, last.bytes, last.end()) {
+                let more = bytes.wrapping_sub(last.bytes) as i64;
+                for number in [last.count, number - last.end(), path - last.path, more] {
+                    pack(number, &mut self.earlier);
+                }
+                self.last = Run {
                     first: number,
-                    count: 1,
+                    count: 0,
                     path,
                     bytes,
-                }),
+                };
             }
+            self.last.count += 1;
         }
     }
 
     /// What each process holds, ascending by process.
     fn parts(&self) -> Vec<Part> {
-        let part = |run: &Run, process| Part {
-            process,
-            path: run.path,
-            bytes: run.bytes,
-        };
-        let runs = self.runs.iter();
-        let mut parts: Vec<Part> = runs
-            .flat_map(|run| (run.first..run.first + run.count).map(move |process| part(run, process)))
-            .collect();
+        let (mut parts, mut run) = (Vec::new(), Run::default());
+        let mut packed = self.earlier.iter().copied();
+        while let Some(count) = unpack(&mut packed) {
+            run.count = count;
+            parts.extend(run.parts());
+            let mut next = || unpack(&mut packed).unwrap_or_default();
+            run = Run {
+                first: run.end() + next(),
+                count: 0,
+                path: run.path + next(),
+                bytes: run.bytes.wrapping_add(next() as u64),
+            };
+        }
+        parts.extend(self.last.parts());
         parts.sort_unstable();
         parts
     }
@@ -292,5 +344,34 @@ pub fn naming(program: &Program, members: &[u32], rows: &[Option<Instant>], warn
     match twice.is_none() && ranks.len() == members.len() {
         true => Naming::Rank,
         false => Naming::Pid,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_those_that_were_added_and_take_few_bytes() {
+        let value = |process: u32, path, bytes| (process, path, bytes);
+        let odd = [
+            value(7, Some(StackId::MAX), u64::MAX),
+            value(5, None, 0),
+            value(u32::MAX, Some(0), 1),
+            value(0, None, 0),
+            value(1, None, 0),
+        ];
+        let many =
+            (8..10_000).map(|process| value(process ^ 1, Some(9), (32 << 20) + u64::from(process * 7919 % 4096)));
+        let mut expected: Vec<_> = odd.into_iter().chain(many).collect();
+        let mut sums = Sums::default();
+        for &(process, path, bytes) in &expected {
+            sums.add(process, &[Row::at(0, path, Tally::new(bytes, 1), 0.0)]);
+        }
+        expected.sort_unstable();
+        let parts = sums.parts();
+        let parts: Vec<_> = parts.iter().map(|part| (part.process, part.path, part.bytes)).collect();
+        assert_eq!(parts, expected);
+        assert!(sums.earlier.len() < 6 * 10_000, "{}", sums.earlier.len());
     }
 }

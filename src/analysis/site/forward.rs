@@ -1,7 +1,7 @@
 //! Rows by forward line: what they are called, and what they are matched by in another snapshot.
 
 use super::text::Site;
-use super::{CallStack, Fingerprint, Frame, Hasher, Named};
+use super::{CallStack, Fingerprint, Frame, Hasher, NameDetail};
 
 /// The row of memory that is no gradient, or of whose forward line nothing is known.
 const NO_LINE: &str = "(no forward line)";
@@ -19,7 +19,7 @@ impl<'a> CallStack<'a> {
 
     /// Identifies the forward line in other snapshots: with the number of its line, without it, and as CPython 3.10 has it.
     pub fn forward_fingerprints(&self) -> [Fingerprint; 3] {
-        [Named::WithLine, Named::InFull, Named::WithoutClass].map(|by| {
+        [NameDetail::WithLine, NameDetail::InFull, NameDetail::WithoutClass].map(|by| {
             let mut hasher = Hasher::new();
             match self.gradient() {
                 Some(line) => hasher.frame(line, by),

@@ -6,7 +6,7 @@ use culeak::snapshot::Stop;
 
 use super::*;
 use crate::process_tests::{Victim, compile};
-use crate::source::taken::Taken;
+use crate::source::copied::MemoryCopy;
 use crate::source::{Region, Thread};
 
 /// Two arrays that lead into the other one. The last word of one leads to the block.
@@ -90,14 +90,14 @@ fn blocks_that_a_stopped_search_did_not_reach_have_no_answer() {
 
 /// A copy of a process whose thread ran.
 struct Running {
-    taken: Taken,
+    taken: MemoryCopy,
     threads: Vec<Thread>,
     /// What it has when it is copied for the first time, and later other threads.
     at_first: Mutex<Option<Vec<Thread>>>,
 }
 
 impl Running {
-    fn of(taken: Taken, threads: Vec<Thread>) -> Running {
+    fn of(taken: MemoryCopy, threads: Vec<Thread>) -> Running {
         Running {
             taken,
             threads,
@@ -148,7 +148,7 @@ fn no_block_is_lost_if_a_stack_was_not_found() {
     let victim = Victim::start(&compile(folder.path(), "local", LOCAL, &["-O1"]));
     let process = victim.process();
     let running = |is_main| {
-        let taken = Taken::of(&process, &[]).expect("readable");
+        let taken = MemoryCopy::of(&process, &[]).expect("readable");
         let thread = |thread: Thread| Thread {
             is_main,
             stack_pointer: None,

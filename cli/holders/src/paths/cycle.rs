@@ -10,7 +10,7 @@ use super::names::{Kind, Names};
 use super::text::{self, Style};
 use super::torch;
 use crate::Map;
-use crate::findings::Ring;
+use crate::findings::{Explanation, Ring};
 use crate::garbage::{Garbage, way};
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind};
 
@@ -40,6 +40,14 @@ impl Cycle {
             ..Cycle::default()
         }
     }
+}
+
+/// The first object of the garbage on the path to a block.
+pub(super) fn holder(names: &Names, found: Explanation) -> NodeId {
+    let graph = &names.searched.graph;
+    let way = graph.way_up(found.last.0);
+    let below_root = way.take_while(|node| graph.parent(*node).is_some());
+    below_root.last().unwrap_or(found.last.0)
 }
 
 /// The cycles among the garbage of a copy.

@@ -10,6 +10,9 @@ use crate::native::RootSort;
 use crate::native::vectors::bytes_of_vector;
 use crate::python::{Label, TypeId, signal_name};
 
+/// References that are looked at for the paths of one copy. The paths after that have their end only.
+pub(super) const BUDGET: usize = 50_000_000;
+
 /// What a node is, as far as the words of a path depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Kind {

@@ -19,10 +19,10 @@
 
 use culeak::snapshot::{Class, OwnerModule};
 
-use super::cycle::Cycles;
-use super::names::{Kind, Names};
+use super::cycle::{self, Cycles};
+use super::names::{BUDGET, Kind, Names};
+use super::retained;
 use super::torch::GRADIENT;
-use super::{BUDGET, retained};
 use crate::graph::{EdgeKind, NodeId, NodeKind, Phase};
 use crate::native::kinds::Kind as ClassKind;
 use crate::{Map, Set};
@@ -349,7 +349,7 @@ impl Modules {
             }
             let mut owner = owners.of(names, found.last.0);
             if owner.is_none() && found.class == Class::Cycle {
-                let cycle = cycles.of(names, super::holder(names, found));
+                let cycle = cycles.of(names, cycle::holder(names, found));
                 let mut nodes = cycle.path.iter().rev();
                 owner = nodes.find_map(|(node, _)| owners.of_nodes.get(node).copied());
             }

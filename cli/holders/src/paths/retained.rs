@@ -9,6 +9,7 @@ use culeak::snapshot::{Class, RootKind};
 
 use super::holding::{Holding, explained};
 use super::names::{Kind, Names, Part, Place};
+use super::shapes::Shortened;
 use super::text::{self, Style, Words};
 use super::ways::{Shared, Ways};
 use crate::graph::dominators::{Dominated, Tree, dominators};
@@ -429,7 +430,7 @@ pub(super) fn name(names: &mut Names, node: NodeId, budget: &mut usize) -> Optio
 
 /// The parts and words of a path to an object, or to a block; without what the last reference leads to.
 pub(super) fn words_of(names: &mut Names, path: Vec<(NodeId, Edge)>, to_object: bool) -> (Vec<Part>, Words) {
-    let path = super::bounded(path);
+    let path = Shortened::bounded(path);
     let parts = names.parts(&path.nodes, &path.omitted);
     let style = Style {
         concrete: true,

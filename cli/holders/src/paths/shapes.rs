@@ -221,6 +221,22 @@ pub(super) struct Shortened {
 }
 
 impl Shortened {
+    /// References of a path that are looked at by name.
+    pub const LONGEST: usize = 4096;
+
+    /// Leaves the middle of a very long path out.
+    pub fn bounded(mut nodes: Vec<(NodeId, Edge)>) -> Shortened {
+        const LONGEST: usize = Shortened::LONGEST;
+        let mut omitted = Vec::new();
+        if nodes.len() > LONGEST {
+            let count = nodes.len() - LONGEST;
+            nodes.drain(LONGEST / 2..LONGEST / 2 + count);
+            omitted = vec![(0, 0); LONGEST];
+            omitted[LONGEST / 2 - 1] = (count as u64, 1);
+        }
+        Shortened { nodes, omitted }
+    }
+
     fn keep(&mut self, nodes: &[(NodeId, Edge)]) {
         self.nodes.extend(nodes);
         self.omitted.resize(self.nodes.len(), (0, 0));

@@ -24,7 +24,7 @@ use self::processes::{Identity, Process};
 use super::{DoctorArgs, Finding, Level, machine};
 use crate::document::{Document, counted};
 use crate::errors::Failure;
-use crate::load::{Found, packages};
+use crate::load::{Sources, packages};
 use crate::text::units::plural;
 
 /// Ranges of ranks or process ids that a line shows.
@@ -124,7 +124,7 @@ pub fn check(args: &DoctorArgs) -> Result<(Vec<Finding>, Summary), Failure> {
 
 /// Reads the recordings; those that cannot be read become findings.
 fn read(inputs: &[OsString], findings: &mut Vec<Finding>) -> Vec<Recorded> {
-    let mut found = Found::each(inputs);
+    let mut found = Sources::each(inputs);
     let mut ignored: BTreeMap<String, u64> = BTreeMap::new();
     let recorded = found.read(|place| {
         let mut item = place.load_without_peaks()?;

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal};
 
 use super::ReportArgs;
 use crate::errors::Failure;
-use crate::load::{self, Found, Loaded, Place};
+use crate::load::{self, Loaded, Place, Sources};
 use crate::options::output::Form;
 use crate::progress::{self, Progress, Unit};
 use crate::usage;
@@ -24,7 +24,7 @@ impl<'a> Inputs<'a> {
     /// # Errors
     /// No input can be read.
     pub fn new(args: &'a ReportArgs, form: Form) -> Result<Inputs<'a>, Failure> {
-        let mut found = Found::each(&args.inputs);
+        let mut found = Sources::each(&args.inputs);
         load::warn_of(&found.left_out);
         let last = found.failures.pop_if(|_| found.places.is_empty());
         found.failures.iter().for_each(progress::fail);

@@ -11,7 +11,7 @@ use culeak::analysis::trend::{Options, Summary};
 
 use super::TrendArgs;
 use crate::errors::Failure;
-use crate::load::{Found, Members, Place};
+use crate::load::{Members, Place, Sources};
 use crate::{load, progress};
 
 /// Summaries of all readable inputs, and the number of unreadable ones.
@@ -19,7 +19,7 @@ use crate::{load, progress};
 /// # Errors
 /// No input can be read, or `--only` matches none.
 pub fn summaries(args: &TrendArgs, options: &Options) -> Result<(Vec<Summary>, usize), Failure> {
-    let (mut files, mut unreadable) = (Found::default(), 0);
+    let (mut files, mut unreadable) = (Sources::default(), 0);
     for input in &args.inputs {
         let mut found = expand(input);
         if let Some(failure) = found.failures.pop_if(|_| found.places.is_empty()) {
@@ -72,7 +72,7 @@ pub fn summaries(args: &TrendArgs, options: &Options) -> Result<(Vec<Summary>, u
 }
 
 /// The files that an argument names: those in a folder, or a recording and the automatic snapshots beside it.
-fn expand(input: &OsStr) -> Found {
+fn expand(input: &OsStr) -> Sources {
     let path = Path::new(input);
     if path.is_dir() {
         let Members {
@@ -84,7 +84,7 @@ fn expand(input: &OsStr) -> Found {
         } = Members::of(path);
         recordings.extend(snapshots);
         recordings.sort();
-        return Found {
+        return Sources {
             places: recordings.into_iter().map(Place::File).collect(),
             failures,
             left_out: left_out.into_iter().chain(unrecorded).collect(),

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use culeak::point::Point;
 
-use crate::load::{Found, Loaded, Place, at, one, places, places_of_line};
+use crate::load::{Loaded, Place, Sources, at, one, places, places_of_line};
 use crate::options::NameArgs;
 use crate::symbolize::tests::opens_fifo;
 use crate::text::sample::Sample;
@@ -22,7 +22,7 @@ fn a_folder_means_all_its_recordings() {
         .expect("written");
     }
     let path = folder.path().display().to_string();
-    let sources: Vec<_> = Found::of_all(&[&path])
+    let sources: Vec<_> = Sources::of_all(&[&path])
         .load(Place::load)
         .expect("two recordings")
         .items
@@ -46,7 +46,7 @@ fn a_folder_without_recordings_means_its_snapshots_and_no_other_file_is_opened()
         fs::write(folder.path().join(name), bytes).expect("written");
     }
     let names = || {
-        let found = Found::of_all(&[folder.path()])
+        let found = Sources::of_all(&[folder.path()])
             .load(Place::load)
             .expect("a folder with snapshots");
         let name = |item: &Loaded| Path::new(&item.source).file_name().map(OsStr::to_owned);

@@ -8,7 +8,7 @@ use culeak::analysis::points::{DRIVER, Peak, PeakSite};
 use culeak::analysis::report::{FailedRow, Report, Tally};
 use culeak::analysis::words::of_kind;
 use culeak::point::Point;
-use culeak::snapshot::{Allocator, BY_HISTORY, BY_PYTORCH, BY_READING, Losses, READABLE, Sampling, Taken};
+use culeak::snapshot::{Allocator, BY_HISTORY, BY_PYTORCH, BY_READING, Capture, Losses, READABLE, Sampling};
 use culeak::table;
 
 use crate::document::{self, Cell, Rows, Site, counted, things_about};
@@ -397,7 +397,7 @@ pub fn losses(report: &Report, all: bool) -> Vec<Sum> {
 }
 
 /// What says whether a recording is complete.
-pub type Recorded<'r> = (&'r Losses, &'r Taken, &'r [Allocator]);
+pub type Recorded<'r> = (&'r Losses, &'r Capture, &'r [Allocator]);
 
 /// What the recording lacks, and what it counted besides without a loss.
 pub fn losses_and_notes((losses, taken, allocators): Recorded) -> (Vec<String>, Vec<String>) {
@@ -414,7 +414,7 @@ pub fn losses_and_notes((losses, taken, allocators): Recorded) -> (Vec<String>, 
 }
 
 /// What is missing if only PyTorch's allocator is known.
-fn outside_pytorch(taken: &Taken) -> Option<String> {
+fn outside_pytorch(taken: &Capture) -> Option<String> {
     (taken.covers_allocators_only()).then(|| match &*taken.by {
         BY_READING => format!(
             "lines, ages and peaks, and memory outside the allocators of {READABLE}: the process was not recorded"
@@ -428,11 +428,11 @@ const BEFORE_THE_HISTORY: &str = "lines of blocks that are older than PyTorch's 
 const OUTSIDE_PYTORCH: &str = "memory outside PyTorch's allocator, and what PyTorch's snapshot leaves out";
 
 /// What the recording lacks, without the statistics of allocators. With `all`, zeros are listed too.
-pub fn losses_in_words(losses: &Losses, taken: &Taken, all: bool) -> impl Iterator<Item = String> {
+pub fn losses_in_words(losses: &Losses, taken: &Capture, all: bool) -> impl Iterator<Item = String> {
     losses_of(losses, taken, all).map(|(_, text)| text)
 }
 
-fn losses_of(losses: &Losses, taken: &Taken, all: bool) -> impl Iterator<Item = (Loss, String)> {
+fn losses_of(losses: &Losses, taken: &Capture, all: bool) -> impl Iterator<Item = (Loss, String)> {
     let counted = counted_losses(losses, taken).into_iter();
     counted
         .filter(move |(count, ..)| all || *count > 0)
@@ -468,7 +468,7 @@ const FROM_THE_START: &str = "start the program with `culeak run`";
 const LATER: &str = "read it again while the program waits, or after its end";
 
 /// Every count of losses: its name, in which `{s}` is the plural; what it means for the report; and what to do, if something can be done.
-fn counted_losses(losses: &Losses, taken: &Taken) -> [(u64, Loss, &'static str, &'static str, &'static str); 20] {
+fn counted_losses(losses: &Losses, taken: &Capture) -> [(u64, Loss, &'static str, &'static str, &'static str); 20] {
     use Loss::{Counted, Missing, Usual};
     table! {
         losses.lost_allocations, Missing, "allocation{s}", "the totals are too low", SPACE;
@@ -506,7 +506,7 @@ fn counted_losses(losses: &Losses, taken: &Taken) -> [(u64, Loss, &'static str, 
 /// The counts of losses as a table of Markdown, for docs/limits.md.
 #[cfg(test)]
 pub fn losses_table() -> String {
-    let rows = counted_losses(&Losses::default(), &Taken::default()).map(|(_, loss, what, means, remedy)| {
+    let rows = counted_losses(&Losses::default(), &Capture::default()).map(|(_, loss, what, means, remedy)| {
         assert!(loss != Loss::Missing || !remedy.is_empty(), "{what}: what to do?");
         format!("| {} | {means} | {remedy} |\n", what.replace("{s}", "s"))
     });

@@ -23,7 +23,7 @@ const RELOCATED: u64 = 32 << 20;
 const SHARED: u64 = 512 << 20;
 
 /// Copied memory.
-pub struct Taken {
+pub struct MemoryCopy {
     regions: Vec<Region>,
     threads: Vec<Thread>,
     limits: Vec<String>,
@@ -48,17 +48,17 @@ impl Piece {
     }
 }
 
-impl Taken {
+impl MemoryCopy {
     /// Copies the memory outside the excluded ranges, which are sorted and do not overlap.
     ///
     /// # Errors
     /// The mappings cannot be read, or no memory can be copied.
-    pub fn of(source: &dyn Source, excluded: &[Range<u64>]) -> io::Result<Taken> {
-        Taken::with_shared(source, excluded, SHARED)
+    pub fn of(source: &dyn Source, excluded: &[Range<u64>]) -> io::Result<MemoryCopy> {
+        MemoryCopy::with_shared(source, excluded, SHARED)
     }
 
     /// `most`: bytes of shared memory.
-    fn with_shared(source: &dyn Source, excluded: &[Range<u64>], most: u64) -> io::Result<Taken> {
+    fn with_shared(source: &dyn Source, excluded: &[Range<u64>], most: u64) -> io::Result<MemoryCopy> {
         let regions = source.regions()?;
         let (mut pieces, mut written) = (Vec::new(), Vec::new());
         for region in regions.iter().filter(|region| is_copied(region)) {
@@ -79,7 +79,7 @@ impl Taken {
             copy(source, run.clone(), &mut pieces)?;
         }
         pieces.sort_by_key(|piece| piece.start);
-        Ok(Taken {
+        Ok(MemoryCopy {
             written,
             left_out: apart.left_out,
             threads: source.threads(),
@@ -189,7 +189,7 @@ fn other_root(pid: u32) -> Option<File> {
     (identity(root.metadata().ok()?) != identity(own)).then_some(root)
 }
 
-impl Source for Taken {
+impl Source for MemoryCopy {
     fn regions(&self) -> io::Result<Vec<Region>> {
         Ok(self.regions.clone())
     }
@@ -305,7 +305,7 @@ mod tests {
             absent: vec![0x1_3000..0x1_4000],
         };
         let excluded = [0x1_6000..0x1_7000, 0x2_0000..0x9_0000];
-        let taken = Taken::of(&made, &excluded).expect("copied");
+        let taken = MemoryCopy::of(&made, &excluded).expect("copied");
         let present = taken.present(0..u64::MAX);
         assert_eq!(present, [0x1_0000..0x1_3000, 0x1_4000..0x1_6000, 0x1_7000..0x1_8000]);
         assert_eq!(taken.copied_bytes(), 0x6000);
@@ -331,7 +331,7 @@ mod tests {
             ],
             absent: Vec::new(),
         };
-        let taken = Taken::with_shared(&made, &[], 0xc000).expect("copied");
+        let taken = MemoryCopy::with_shared(&made, &[], 0xc000).expect("copied");
         assert_eq!(
             taken.present(0..u64::MAX),
             [0x1_0000..0x1_1000, 0x2_0000..0x2_4000, 0x3_0000..0x3_8000]
@@ -352,7 +352,7 @@ mod tests {
             ],
             absent: Vec::new(),
         };
-        let taken = Taken::of(&made, &[]).expect("copied");
+        let taken = MemoryCopy::of(&made, &[]).expect("copied");
         let mut buffer = [0; 0x20];
         assert_eq!(taken.read(&[0x1_1ff0..0x1_2010], &mut buffer), 0x20);
         assert_eq!(buffer[..16], [7; 16], "code is as in the file");
@@ -398,7 +398,7 @@ mod tests {
             reads: AtomicUsize::new(0),
             after: 2,
         };
-        let reason = Taken::of(&dies, &[]).err().expect("it ended").to_string();
+        let reason = MemoryCopy::of(&dies, &[]).err().expect("it ended").to_string();
         assert_eq!(reason, "it ended meanwhile");
         assert_eq!(dies.reads.load(Relaxed), 3);
     }
@@ -409,6 +409,6 @@ mod tests {
             regions: vec![region(0x1_0000..0x1_1000, "rw", "")],
             absent: vec![0..u64::MAX],
         };
-        assert!(Taken::of(&made, &[]).is_err());
+        assert!(MemoryCopy::of(&made, &[]).is_err());
     }
 }
