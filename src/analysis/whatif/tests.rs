@@ -105,6 +105,7 @@ fn failed(kind: Kind, mib: u64, before_event: u64) -> Failed {
         error: 2,
         thread: 0,
         stack: None,
+        stream: None,
         first_ns: 1000 * before_event - 500,
         last_ns: 1000 * before_event - 500,
     }

@@ -140,6 +140,7 @@ impl Reader<'_, '_> {
             error: OUT_OF_MEMORY,
             thread: 0,
             stack,
+            stream: self.stream(entry),
             first_ns: time,
             last_ns: time,
         });
