@@ -41,7 +41,7 @@ fn write_pool(pool: &Unused, page: &mut Document) {
     let pinned = |count: u64, of: &str| format!("pinned in {}{of}, which live blocks keep", counted(count, "segment"));
     let pinned = [
         (ordinary, pinned(pool.pinned.count - private.count, ""), &[][..]),
-        (private.bytes, pinned(private.count, OF_PRIVATE_POOLS), &[]),
+        (private.bytes, pinned(private.count, OF_PRIVATE_POOLS), &[][..]),
     ];
     let idle_lines = pool
         .idle_by
