@@ -28,7 +28,7 @@ use crate::analysis::report::{ProcessLine, losses, process_line};
 use crate::analysis::site::{CallStacks, Fingerprint};
 use crate::analysis::tally::Tally;
 use crate::analysis::whatif::settings::Settings;
-use crate::analysis::whatif::{Stated, ignored_setting};
+use crate::analysis::whatif::{Stated, ignored_expandable};
 use crate::kind::Kind;
 use crate::point::Point;
 use crate::snapshot::allocations::stack_of;
@@ -462,7 +462,7 @@ impl<'a> Builder<'_, 'a> {
         let is_known = self.snapshot.taken.covers_allocators_only();
         let mut settings = self.settings.clone();
         if let Some(settings) = &mut settings {
-            settings.expandable &= ignored_setting(self.snapshot).is_none();
+            settings.expandable &= ignored_expandable(self.snapshot).is_none();
         }
         if owner != "PyTorch" || !is_known && settings.is_none() {
             return None;
