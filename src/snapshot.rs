@@ -442,6 +442,8 @@ pub struct Failed {
     pub error: i32,
     pub thread: usize,
     pub stack: Option<usize>,
+    /// The stream for which memory was requested. Only PyTorch's own snapshots have it.
+    pub stream: Option<Stream>,
     pub first_ns: u64,
     pub last_ns: u64,
 }

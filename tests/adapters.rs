@@ -142,9 +142,9 @@ fn pages_of_sglang_are_live_cached_or_free_and_a_request_that_is_gone_has_ended(
     let snapshot = outcome.symbolized();
     let states = Pages {
         live: 63,
-        reclaimable: 103,
-        waiting: 0,
-        free: 834,
+        reclaimable: 107,
+        waiting: 11,
+        free: 819,
     };
     snapshot.only_pool("SGLang", 128, states);
     let expected = [
@@ -152,6 +152,7 @@ fn pages_of_sglang_are_live_cached_or_free_and_a_request_that_is_gone_has_ended(
         ("lost", 7, 0, true),
         ("lost", 5, 0, false),
         ("twice", 2, 0, false),
+        ("sent", 0, 11, false),
     ];
     assert_eq!(owners(&snapshot), expected);
 }

@@ -6,8 +6,8 @@ use culeak::snapshot::{Pages, Snapshot, Stream};
 
 use crate::cudart::cudart;
 use crate::support::claims::Claims;
-use crate::support::compile::executable;
-use crate::support::{Profile, fake_driver, profile, program, shim};
+use crate::support::compile::{executable, run_folder};
+use crate::support::{Profile, fake_driver, profile, program, shim, sources};
 
 /// Domain, bytes and offset within the slab of each block.
 fn blocks(snapshot: &Snapshot) -> Vec<(&str, u64, u64)> {
@@ -60,7 +60,17 @@ fn pages_of_one_call_have_one_stack_and_one_time() {
 
 #[test]
 fn a_pool_of_pages_has_states_and_owners() {
-    let outcome = profile("client_api").arg("owners").run();
+    expect_owners(profile("client_api"));
+}
+
+#[test]
+fn a_program_in_cpp_gives_its_pages_states_and_owners_through_the_same_header() {
+    let flags = ["-Wextra", "-Werror", "-std=c++14"];
+    expect_owners(program(executable("client_api_cpp", &flags, &[fake_driver()])));
+}
+
+fn expect_owners(profile: Profile) {
+    let outcome = profile.arg("owners").run();
     outcome.expect_success().expect_same_output_as_bare();
     let snapshot = outcome.only_snapshot();
     let states = Pages {
@@ -78,6 +88,51 @@ fn a_pool_of_pages_has_states_and_owners() {
     let peak = snapshot.at(&Point::Peak).expect("a peak");
     assert!(peak.page_pools.is_empty(), "they are not known at the peak");
     assert_eq!(snapshot.losses.lost_details, 0);
+}
+
+/// The lines of docs/frameworks.md, in a program that prints what it found.
+#[test]
+fn a_program_in_rust_finds_the_functions_of_pages_as_the_documentation_says() {
+    let page = std::fs::read_to_string(sources().join("../docs/frameworks.md")).expect("the page");
+    let lines = page.split("```rust\n").nth(1).and_then(|rest| rest.split("```").next());
+    let program_text = format!(
+        r#"
+        mod libc {{
+            pub const RTLD_DEFAULT: *mut std::ffi::c_void = std::ptr::null_mut();
+            extern "C" {{ pub fn dlsym(handle: *mut std::ffi::c_void, name: *const std::ffi::c_char) -> *mut std::ffi::c_void; }}
+        }}
+        fn main() {{
+            {}
+            let found = unsafe {{ libc::dlsym(libc::RTLD_DEFAULT, c"culeak_pool_begin".as_ptr()) }};
+            let begin: Option<extern "C" fn(*const std::ffi::c_char, u64) -> u64> = unsafe {{ std::mem::transmute(found) }};
+            match set_pages.zip(begin) {{
+                Some((set_pages, begin)) => {{
+                    let pages = Pages {{ live: 1, reclaimable: 2, waiting: 3, free: 4 }};
+                    set_pages(begin(c"engine".as_ptr(), 4096), &pages)
+                }}
+                None => println!("bare"),
+            }}
+        }}"#,
+        lines.expect("lines of Rust")
+    );
+    let folder = run_folder().join("rust_caller");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let (source, made) = (folder.join("main.rs"), folder.join("caller"));
+    std::fs::write(&source, program_text).expect("written");
+    let mut rustc = std::process::Command::new(std::env::var_os("RUSTC").unwrap_or("rustc".into()));
+    let output = rustc.args(["--edition=2021", "-o"]).args([&made, &source]).output();
+    let output = output.expect("rustc runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let outcome = program(&made).run();
+    outcome.expect_success();
+    let states = Pages {
+        live: 1,
+        reclaimable: 2,
+        waiting: 3,
+        free: 4,
+    };
+    outcome.only_snapshot().only_pool("engine", 4096, states);
+    assert_eq!(program(&made).bare().run().stdout, "bare\n");
 }
 
 #[test]

@@ -127,6 +127,20 @@ fn a_release_and_an_unmap_that_fail_change_nothing() {
 }
 
 #[test]
+fn a_handle_released_twice_is_a_failed_release_and_frees_nothing_more() {
+    let outcome = vmm("released_twice mapped");
+    expect_mapped_once(&outcome);
+    let (snapshot, freed) = (outcome.only_snapshot(), vmm("released_twice"));
+    freed.only_snapshot().expect_no_leaks();
+    for snapshot in [snapshot, freed.only_snapshot()] {
+        assert_eq!(Handles::of(snapshot).expect("a handle").failed_releases, 1);
+        assert_eq!(snapshot.losses.unknown_frees, 0);
+    }
+    let report = freed.report();
+    assert!(report.contains("1 release failed"), "{report}");
+}
+
+#[test]
 fn a_map_that_fails_maps_nothing() {
     profile("vmm")
         .arg("map_fails")

@@ -41,9 +41,9 @@ pub mod version;
 
 use model::Model;
 use replay::{Plan, Replayed, replay};
-use settings::{Settings, expandable_text};
-pub use stated::{CALL, Stated, VARIABLE, ignored_setting};
-use stated::{ignored_variable, version_of};
+use settings::{LARGE_SEGMENT, ROUNDING, SPLIT, Settings, expandable_text};
+pub use stated::{CALL, Stated, VARIABLE, ignored_expandable, ignored_settings};
+use stated::{ignored_variable, version_of, without_limit};
 use trace::{Conflicts, Recorded, Trace};
 use version::{OLDEST_RECORD_FIRST, Version};
 
@@ -115,7 +115,7 @@ pub struct OnDevice {
     pub settings: String,
     /// The variable that had them, or the call by which the program set them; `None`: none was recorded.
     pub variable: Option<String>,
-    /// A setting that had no effect.
+    /// Settings that had no effect.
     pub ignored: Option<String>,
     #[serde(flatten)]
     pub of: Recorded,
@@ -217,6 +217,7 @@ fn notes(snapshot: &Snapshot, stacks: &CallStacks, of_version: Option<String>) -
     let all = [
         of_version,
         ignored_variable(snapshot),
+        without_limit(snapshot),
         changed,
         other_pools(snapshot, stacks),
     ]
@@ -248,14 +249,36 @@ fn on_device(snapshot: &Snapshot, ordinal: i32, trace: &Trace, stacks: &CallStac
     let shown = (!is_as_stated).then(|| expandable_text(trace.expandable));
     let settings = [stated.text.as_str()].into_iter().chain(shown);
     let settings: Vec<&str> = settings.filter(|part| !part.is_empty()).collect();
-    let ignored = stated.settings.is_ok() && own.expandable && !is_as_stated;
+    let is_ignored = stated.settings.is_ok() && own.expandable && !is_as_stated;
+    let mut ignored: Vec<String> = is_ignored
+        .then(|| expandable_text(true).to_owned())
+        .into_iter()
+        .collect();
     own.expandable = trace.expandable;
     // The sizes of the log are rounded already.
     own.divisions = Settings::default().divisions;
-    let explained = explain(snapshot, trace, &own);
+    let peak = trace.of.recorded_peak_bytes;
+    let is_off = |of: &Explained| of.run.error as f64 > MOST_ERROR * peak as f64;
+    let mut explained = explain(snapshot, trace, &own);
+    for key in [SPLIT, ROUNDING, LARGE_SEGMENT] {
+        let set = settings::only(&stated.text, |of| of == key);
+        if set.is_empty() || stated.settings.is_err() || !is_off(&explained) {
+            continue;
+        }
+        let rest = settings::only(&stated.text, |of| of != key);
+        let other = Settings {
+            expandable: own.expandable,
+            divisions: own.divisions,
+            ..Settings::parse(&rest, version_of(snapshot).0).unwrap_or_default()
+        };
+        let without = explain(snapshot, trace, &other);
+        if !is_off(&without) && !may_explain_anything(trace, &without.classes) {
+            ignored.push(set);
+            explained = without;
+        }
+    }
     let run = &explained.run;
     let pools = pools(&explained.classes);
-    let peak = trace.of.recorded_peak_bytes;
     let error = run.error as f64 / peak.max(1) as f64;
     let no_advice = match &stated.settings {
         Err(why) => Some(format!(
@@ -282,7 +305,7 @@ fn on_device(snapshot: &Snapshot, ordinal: i32, trace: &Trace, stacks: &CallStac
         ordinal,
         settings: settings.join(","),
         variable: stated.source.map(str::to_owned),
-        ignored: ignored.then(|| expandable_text(true).to_owned()),
+        ignored: (!ignored.is_empty()).then(|| ignored.join(",")),
         of: trace.of.clone(),
         error_bytes: run.error,
         error,

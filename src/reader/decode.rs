@@ -171,6 +171,7 @@ impl RawSnapshot {
                 error: row.error as u32 as i32,
                 thread: thread_of(thread),
                 stack: stacks.of(stack)?,
+                stream: None,
                 first_ns: row.first_ns,
                 last_ns: row.last_ns,
             });

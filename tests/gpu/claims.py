@@ -436,7 +436,7 @@ def vmm_memory_is_freed_by_unmap_and_release_in_either_order_and_a_range_holds_0
     expect_equal(ranges, [(done.fact("range"), 0, done.fact("range_bytes"))], f"reserved ranges\n{snapshot.where()}")
 
 
-@claim(over=["vmm_released_while_mapped", "vmm_retained"])
+@claim(over=["vmm_released_while_mapped", "vmm_retained", "vmm_released_twice"])
 def vmm_memory_is_live_while_its_handle_or_a_mapping_exists(t, case):
     done = t.run(t.program("drv"), case).must(0)
     snapshot = done.snapshot()
@@ -444,6 +444,10 @@ def vmm_memory_is_live_while_its_handle_or_a_mapping_exists(t, case):
     got = (len(rows), sum(r["bytes"] for r in rows))
     expect_equal(got, (done.fact("physical_count"), done.fact("physical_bytes")), f"rows and bytes of physical memory\n{snapshot.where()}")
     expect_equal(snapshot.bytes_of("physical"), sum(r["bytes"] for r in snapshot.memory()), "no other memory")
+    twice = case == "vmm_released_twice"
+    expect_equal(snapshot.losses.get("failed_releases", 0), int(twice), f"failed releases\n{snapshot.where()}")
+    if twice:
+        expect_equal(done.fact("second"), 1, "answer to the second release")
     snapshot.expect_sane()
 
 

@@ -293,6 +293,7 @@ impl Sample {
             error,
             thread: 0,
             stack: Some(stack),
+            stream: None,
             first_ns: 20 * SECOND,
             last_ns: 20 * SECOND,
         });

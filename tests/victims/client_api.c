@@ -46,7 +46,7 @@ static void owners(void) {
     unsigned long long gone = culeak_owner_begin(pool, "gone");
     struct culeak_pages all = {10, 20, 5, 65}, some = {3, 0, 0, 0}, waits = {0, 0, 5, 0}, none = {0, 0, 0, 0};
     culeak_set_pages(pool, &all);
-    culeak_set_pages(kept, &(struct culeak_pages){.live = 3});
+    culeak_set_pages(kept, &some);
     culeak_set_pages(ended, &waits);
     culeak_owner_end(ended);
     culeak_set_pages(gone, &some);

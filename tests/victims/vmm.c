@@ -123,6 +123,16 @@ static void release_fails(void) {
     EXPECT(700, cuMemUnmap(address, CHUNK));
 }
 
+/* The driver refuses the second release, whether a mapping keeps the memory or not. */
+static void released_twice(void) {
+    start_cuda();
+    int is_mapped = arguments[0] && !strcmp(arguments[0], "mapped");
+    CUhandle handle = create();
+    if (is_mapped) OK(cuMemMap(reserve(1), CHUNK, 0, handle, 0));
+    OK(cuMemRelease(handle));
+    EXPECT(1, cuMemRelease(handle));
+}
+
 /* Injected: the first cuMemMap fails with 700. */
 static void map_fails(void) {
     start_cuda();
@@ -157,5 +167,5 @@ static void imported(void) {
 
 MAIN(BEHAVIOUR(whole_life), BEHAVIOUR(released_while_mapped), BEHAVIOUR(unmapped_but_held), BEHAVIOUR(retained),
      BEHAVIOUR(retained_and_released), BEHAVIOUR(mapped_twice), BEHAVIOUR(mapped_twice_unmapped_once),
-     BEHAVIOUR(unmapped_together), BEHAVIOUR(handle_reused), BEHAVIOUR(release_fails), BEHAVIOUR(map_fails), BEHAVIOUR(imported),
-     BEHAVIOUR(mapped_without_context))
+     BEHAVIOUR(unmapped_together), BEHAVIOUR(handle_reused), BEHAVIOUR(release_fails), BEHAVIOUR(released_twice), BEHAVIOUR(map_fails),
+     BEHAVIOUR(imported), BEHAVIOUR(mapped_without_context))

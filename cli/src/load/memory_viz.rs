@@ -218,13 +218,9 @@ impl<'i> Reader<'_, 'i> {
         let device = self.device(ordinal)?;
         let address = self.needed(segment, "address", "segment")?;
         let bytes = self.needed(segment, "total_size", "segment")?;
-        let stream = match self.number(segment, "stream") {
-            None | Some(0) => Stream::LegacyDefault,
-            Some(handle) => Stream::Handle(handle),
-        };
         let stack = self.cache_stack(segment)?;
         let call = Call {
-            stream: Some(stream),
+            stream: self.stream(segment).or(Some(Stream::LegacyDefault)),
             pool: self.pool(segment),
             ..Call::new(Kind::Device, self.allocator(), Some(device), 0)
         };
@@ -280,6 +276,14 @@ impl<'i> Reader<'_, 'i> {
             call: tensor,
         });
         Ok(end)
+    }
+
+    /// The stream of a segment, or of a request.
+    fn stream(&self, record: Id) -> Option<Stream> {
+        Some(match self.number(record, "stream")? {
+            0 => Stream::LegacyDefault,
+            handle => Stream::Handle(handle),
+        })
     }
 
     /// The pool of a segment; 0: that of all requests outside private pools.

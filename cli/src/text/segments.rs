@@ -8,6 +8,7 @@ use crate::escape::Escaped;
 
 /// Call sites below a row.
 const SITES_SHOWN: usize = 2;
+const OF_PRIVATE_POOLS: &str = " of private pools (CUDA graphs, MemPool)";
 
 pub fn page(segments: &Segments) -> Document {
     let mut page = Document::default();
@@ -35,15 +36,18 @@ fn write_pool(pool: &Unused, page: &mut Document) {
                 units::bytes(unused)
             ),
     );
-    let pinned = format!(
-        "pinned in {}, which live blocks keep",
-        counted(pool.pinned.count, "segment")
-    );
+    let private = pool.pinned_private;
+    let ordinary = pool.pinned.bytes - private.bytes;
+    let pinned = |count: u64, of: &str| format!("pinned in {}{of}, which live blocks keep", counted(count, "segment"));
+    let pinned = [
+        (ordinary, pinned(pool.pinned.count - private.count, ""), &[][..]),
+        (private.bytes, pinned(private.count, OF_PRIVATE_POOLS), &[][..]),
+    ];
     let idle_lines = pool
         .idle_by
         .iter()
         .map(|of| (of.tally.bytes, idle(of, pool), &of.sites[..]));
-    let lines = [(pool.pinned.bytes, pinned, &[][..])].into_iter().chain(idle_lines);
+    let lines = pinned.into_iter().chain(idle_lines);
     let lines: Vec<(u64, String, &[PinSite])> = lines.filter(|of| of.0 > 0).collect();
     page.table(
         Rows::of(lines)
@@ -84,7 +88,12 @@ fn write_pool(pool: &Unused, page: &mut Document) {
         .column("allocated at", |pin| {
             pin.sites.first().map_or_else(Site::default, |first| site(&first))
         })
-        .below(|pin, below| sites(pin.sites.get(1..).unwrap_or_default(), ("and ", "block"), below));
+        .below(|pin, below| {
+            sites(pin.sites.get(1..).unwrap_or_default(), ("and ", "block"), below);
+            if pin.is_private {
+                below.indented(10, dim(format!("in segments{OF_PRIVATE_POOLS}")));
+            }
+        });
     page.table(rows);
     page.more(pool.pins_hidden, "row", "; --top 0 shows all");
 }
@@ -136,18 +145,56 @@ fn idle(idle: &Idle, pool: &Unused) -> String {
 }
 
 fn write_failed(failed: &Unfit, pool: &Unused, page: &mut Document) {
-    let (pinned, requested) = (units::bytes(pool.pinned.bytes), units::bytes(failed.requested_bytes));
-    let largest = units::bytes(pool.largest_free_run);
+    let is_pytorch = pool.owner == "PyTorch";
+    let other_stream = (!failed.stream_is_known).then_some("of another stream");
+    let other_pool = (is_pytorch && !pool.pools_are_known).then_some("of a private pool");
+    let usable = match is_pytorch {
+        true => "segments that may serve it",
+        false => "segments",
+    };
+    let found = match (units::bytes(failed.free_bytes), units::bytes(failed.largest_free_run)) {
+        _ if failed.free_bytes == 0 => format!("nothing was free in {usable}"),
+        (free, largest) => {
+            format!("the largest free range in {usable} was {largest}, although {free} was free in them")
+        }
+    };
+    let requested = units::bytes(failed.requested_bytes);
     page.line(bold(format!(
-        "the request of {requested} failed: the driver had no more, and the largest free range in segments was {largest}, although \
-         {pinned} was free in them"
+        "the request of {requested} failed: the driver had no more, and {found}"
     )));
+    if failed.unusable.count > 0 {
+        let (count, bytes) = (
+            counted(failed.unusable.count, "segment"),
+            units::bytes(failed.unusable.bytes),
+        );
+        page.item(format!(
+            "not among them: {count} of {bytes} of other streams, of requests of other sizes, or of private pools, of which the request \
+             is taken not to be"
+        ));
+    }
+    if !failed.stream_is_known {
+        page.item("the stream of the request is not known, so segments of other streams may be among them");
+    }
     let Some(sites) = &failed.in_the_way else {
-        page.item("no segment is large enough for it, even without its blocks: segments must be given back and joined, as expandable segments are");
+        page.item(format!(
+            "none of the {usable} is large enough for it, even without its blocks: segments must be given back and joined, as expandable \
+             segments are"
+        ));
         return;
     };
     if sites.is_empty() {
-        page.item("a free range has room for it: the range is of another stream, of requests of other sizes, or of a private pool");
+        let unsplit =
+            (is_pytorch && failed.may_be_unsplit).then_some("too large to be split for it (max_split_size_mb)");
+        let sizes = (!is_pytorch).then_some("of requests of other sizes");
+        let waits = is_pytorch.then_some("of blocks that still waited for another stream");
+        let why: Vec<&str> = [other_stream, other_pool, sizes, unsplit, waits]
+            .into_iter()
+            .flatten()
+            .collect();
+        page.item(format!(
+            "a free range has room for it: the range is {}",
+            why.join(", or ")
+        ));
         return;
     }
     let rows = Rows::of(sites)

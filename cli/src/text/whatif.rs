@@ -52,11 +52,12 @@ fn write_device(whatif: &WhatIf, device: &OnDevice, page: &mut Document) {
             pools => format!("{pools} streams or pools"),
         }
     ));
-    if let Some(ignored) = &device.ignored {
-        page.item(styled(
-            WARN,
-            format!("{ignored} had no effect: the memory was taken in whole segments"),
-        ));
+    for ignored in device.ignored.iter().flat_map(|all| all.split(',')) {
+        let why = match ignored.starts_with("expandable_segments") {
+            true => "the memory was taken in whole segments",
+            false => "the model reproduces the run only without it",
+        };
+        page.item(styled(WARN, format!("{} had no effect: {why}", Escaped(ignored))));
     }
     if let Some(from_ns) = device.of.cut_off_ns {
         page.item(styled(

@@ -16,7 +16,6 @@
 //! that were not recorded.
 
 use std::collections::BTreeMap;
-use std::mem::take;
 
 use foldhash::{HashMap, HashSet};
 use serde::Serialize;
@@ -29,11 +28,11 @@ use crate::analysis::report::{ProcessLine, losses, process_line};
 use crate::analysis::site::{CallStacks, Fingerprint};
 use crate::analysis::tally::Tally;
 use crate::analysis::whatif::settings::Settings;
-use crate::analysis::whatif::{Stated, ignored_setting};
+use crate::analysis::whatif::{Stated, ignored_expandable};
 use crate::kind::Kind;
 use crate::point::Point;
 use crate::snapshot::allocations::stack_of;
-use crate::snapshot::{Failed, Snapshot};
+use crate::snapshot::{Allocation, Failed, Snapshot, Stream};
 
 /// The value of [`Segments::format`].
 pub const FORMAT: &str = "culeak-segments";
@@ -67,6 +66,8 @@ pub struct Unused<'a> {
     pub live_bytes: u64,
     /// Free memory in segments that live blocks keep, and the number of these segments.
     pub pinned: Tally,
+    /// The part of `pinned` that is in segments of private pools (CUDA graphs, `MemPool`).
+    pub pinned_private: Tally,
     /// Segments without live blocks.
     pub idle: Tally,
     /// Expandable segments whose pages are not known, which count as one segment each.
@@ -97,8 +98,11 @@ pub struct Pin {
     /// The blocks that keep the segments, with their bytes in these.
     pub blocks: Tally,
     pub segments: u64,
-    /// The free memory in the segments. Freeing the blocks gives this and the bytes of the blocks back.
+    /// The free memory in the segments. Freeing the blocks gives this and the bytes of the blocks back, that of private pools only
+    /// when the pool is not in use.
     pub free_bytes: u64,
+    /// The segments are known to be of private pools: of CUDA graphs, or a `MemPool`.
+    pub is_private: bool,
 }
 
 /// A call site with blocks in a segment.
@@ -136,7 +140,7 @@ pub struct Idle {
     pub why: IdleReason,
     #[serde(flatten)]
     pub tally: Tally,
-    /// Of private pools: the call sites that requested the segments, most bytes first. Otherwise empty.
+    /// The call sites that requested the segments, most bytes first.
     pub sites: Vec<PinSite>,
 }
 
@@ -145,6 +149,15 @@ pub struct Idle {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Unfit {
     pub requested_bytes: u64,
+    /// The stream of the request is known. If not, the segments of other streams are among those that could serve it.
+    pub stream_is_known: bool,
+    /// Segments that cannot serve it: of another stream, of a private pool, or of requests of other sizes.
+    pub unusable: Tally,
+    /// Free memory in the others, and the longest free range there.
+    pub free_bytes: u64,
+    pub largest_free_run: u64,
+    /// Blocks of `max_split_size_mb` are left whole, or whether they are is not known.
+    pub may_be_unsplit: bool,
     /// The blocks with the fewest bytes whose free would make a free range of that size. `None`: no segment is large enough.
     pub in_the_way: Option<Vec<PinSite>>,
 }
@@ -158,6 +171,8 @@ struct Builder<'s, 'a> {
     blocks: &'s [Block],
     /// Segments by address, and whether they are of private pools.
     private: HashMap<u64, bool>,
+    /// Segments by address, and the streams whose requests they serve, where these are known.
+    streams: HashMap<u64, Stream>,
     /// Those of PyTorch's allocator, if they are understood.
     settings: Option<Settings>,
 }
@@ -177,7 +192,12 @@ impl<'a> Segments<'a> {
             snapshot,
             stacks,
             blocks: &groups.blocks.blocks,
-            private: private_pools(snapshot),
+            private: segments(snapshot)
+                .filter_map(|row| Some((row.address, row.call.pool? != 0)))
+                .collect(),
+            streams: segments(snapshot)
+                .filter_map(|row| Some((row.address, row.call.stream?)))
+                .collect(),
             settings: Stated::of(snapshot).settings.ok(),
         };
         let spread = Spread::of(snapshot, stacks, groups);
@@ -213,15 +233,13 @@ impl<'a> Segments<'a> {
     }
 }
 
-/// Of the segments in PyTorch's own snapshots, and of those in recordings that were taken while a graph was captured.
-fn private_pools(snapshot: &Snapshot) -> HashMap<u64, bool> {
-    let has_pool = |kind| match snapshot.taken.is_by_pytorch() {
+/// The segments in PyTorch's own snapshots, which have pool and stream, and those in recordings, of which some have a pool.
+fn segments<'a>(snapshot: &'a Snapshot) -> impl Iterator<Item = Allocation<'a>> {
+    let is_segment = |kind| match snapshot.taken.is_by_pytorch() {
         true => kind != Kind::Tensor,
         false => kind == Kind::Device,
     };
-    let rows = snapshot.allocations.iter().filter(|row| has_pool(row.kind));
-    rows.filter_map(|row| Some((row.address, row.call.pool? != 0)))
-        .collect()
+    snapshot.allocations.iter().filter(move |row| is_segment(row.kind))
 }
 
 /// The most bytes of a block of PyTorch's that were not requested.
@@ -284,12 +302,14 @@ impl<'a> Builder<'_, 'a> {
         not_used: impl Fn(u64) -> Option<IdleReason>,
     ) -> Unused<'a> {
         // With the blocks that reach beyond a range, of which each counts once.
-        let mut pins: HashMap<Vec<Fingerprint>, (BySite, HashSet<u32>, u64, u64)> = HashMap::default();
-        let (mut idle, mut idle_sites) = (BTreeMap::<IdleReason, Tally>::new(), BySite::new());
-        let (mut reserved_bytes, mut live_bytes, mut pinned) = (0u64, 0u64, Tally::default());
+        let mut pins: HashMap<(bool, Vec<Fingerprint>), (BySite, HashSet<u32>, u64, u64)> = HashMap::default();
+        let mut idle = BTreeMap::<IdleReason, (Tally, BySite)>::new();
+        let (mut reserved_bytes, mut live_bytes) = (0u64, 0u64);
+        let (mut pinned, mut pinned_private) = (Tally::default(), Tally::default());
         let (mut unknown_pages, mut pages) = (Tally::default(), Vec::with_capacity(ranges.len()));
         for range in &ranges {
-            let is_private = self.private.get(&range.start) == Some(&true);
+            let is_private =
+                self.private.get(&range.start) == Some(&true) || not_used(range.start) == Some(IdleReason::PrivatePool);
             let (of_range, is_known) = self.pages(range);
             pages.extend(of_range.into_iter().map(|page| (page, is_private)));
             if !is_known {
@@ -308,11 +328,15 @@ impl<'a> Builder<'_, 'a> {
                     None if owner == "PyTorch" && bytes == SMALL => IdleReason::Small,
                     None => IdleReason::Cached,
                 };
-                idle.entry(why).or_default().add(bytes);
-                if why == IdleReason::PrivatePool {
+                let (of_reason, sites) = idle.entry(why).or_default();
+                of_reason.add(bytes);
+                if range.stack.is_some() {
                     let site = self.stacks.get(range.stack).site_fingerprint;
-                    let of_site = idle_sites.entry(site).or_insert((range.stack, Tally::default()));
-                    of_site.1.add(bytes);
+                    sites
+                        .entry(site)
+                        .or_insert((range.stack, Tally::default()))
+                        .1
+                        .add(bytes);
                 }
                 continue;
             }
@@ -321,7 +345,10 @@ impl<'a> Builder<'_, 'a> {
                 continue;
             }
             pinned.add(bytes - live);
-            let key = by_site.keys().copied().collect();
+            if *is_private {
+                pinned_private.add(bytes - live);
+            }
+            let key = (*is_private, by_site.keys().copied().collect());
             let (sites, reaching, segments, free) = pins.entry(key).or_default();
             for (site, (stack, tally)) in by_site {
                 sites.entry(site).or_insert((stack, Tally::default())).1.join(tally);
@@ -337,32 +364,30 @@ impl<'a> Builder<'_, 'a> {
             (*segments, *free) = (*segments + 1, *free + (bytes - live));
         }
         let mut pins: Vec<Pin> = pins
-            .into_values()
-            .map(|(sites, _, segments, free_bytes)| Pin {
+            .into_iter()
+            .map(|((is_private, _), (sites, _, segments, free_bytes))| Pin {
                 blocks: Tally::total(sites.values().map(|(_, tally)| *tally)),
                 sites: self.named(sites),
                 segments,
                 free_bytes,
+                is_private,
             })
             .collect();
         let rank = |pin: &Pin| {
             (
                 std::cmp::Reverse(pin.free_bytes),
                 pin.sites.first().map(|site| site.fingerprint),
+                pin.is_private,
             )
         };
         pins.sort_by_key(rank);
         let shown = top.unwrap_or(pins.len()).min(pins.len());
         let pins_hidden = pins.len() - shown;
         pins.truncate(shown);
-        let idle_row = |(why, tally)| {
-            let sites = if why == IdleReason::PrivatePool {
-                take(&mut idle_sites)
-            } else {
-                BySite::new()
-            };
-            let sites = self.named(sites);
-            Idle { why, tally, sites }
+        let idle_row = |(why, (tally, sites))| Idle {
+            why,
+            tally,
+            sites: self.named(sites),
         };
         join(&mut ranges, self.snapshot);
         let runs = ranges.iter().map(|range| self.largest_run(range));
@@ -372,7 +397,8 @@ impl<'a> Builder<'_, 'a> {
             reserved_bytes,
             live_bytes,
             pinned,
-            idle: Tally::total(idle.values().copied()),
+            pinned_private,
+            idle: Tally::total(idle.values().map(|(tally, _)| *tally)),
             unknown_pages,
             pools_are_known: self.snapshot.taken.is_by_pytorch() && !self.private.is_empty(),
             rounding_bytes: self.rounding(device, owner),
@@ -436,7 +462,7 @@ impl<'a> Builder<'_, 'a> {
         let is_known = self.snapshot.taken.covers_allocators_only();
         let mut settings = self.settings.clone();
         if let Some(settings) = &mut settings {
-            settings.expandable &= ignored_setting(self.snapshot).is_none();
+            settings.expandable &= ignored_expandable(self.snapshot).is_none();
         }
         if owner != "PyTorch" || !is_known && settings.is_none() {
             return None;
@@ -472,17 +498,44 @@ impl<'a> Builder<'_, 'a> {
         let is_here = |failed: &&Failed| {
             failed.device == Some(device) && failed.error == OUT_OF_MEMORY && is_of_owner(failed.kind)
         };
-        let bytes = failed.or_else(of_pytorch).filter(is_here)?.bytes;
+        let failed = failed.or_else(of_pytorch).filter(is_here)?;
+        let bytes = failed.bytes;
         let mut ranges = ranges.to_vec();
         join(&mut ranges, snapshot);
+        let (ranges, unusable): (Vec<Range>, Vec<Range>) = ranges
+            .into_iter()
+            .partition(|range| self.may_serve(owner, range, failed));
         let fewest = ranges
             .iter()
             .filter_map(|range| self.in_the_way(range, bytes))
             .min_by_key(|found| found.0);
+        let size = |range: &Range| range.end - range.start;
+        let free = |range: &Range| size(range) - self.by_site(range, self.within(range)).1;
         Some(Unfit {
             requested_bytes: bytes,
+            stream_is_known: failed.stream.is_some(),
+            unusable: Tally::total(unusable.iter().map(|range| Tally::new(size(range), 1))),
+            free_bytes: ranges.iter().map(free).fold(0, u64::saturating_add),
+            largest_free_run: ranges.iter().map(|range| self.largest_run(range)).max().unwrap_or(0),
+            may_be_unsplit: self
+                .settings
+                .as_ref()
+                .is_none_or(|settings| settings.max_split < u64::MAX),
             in_the_way: fewest.map(|(_, sites)| self.named(sites)),
         })
+    }
+
+    /// Whether the segment can serve the request, as far as stream, pool and size class are known.
+    fn may_serve(&self, owner: &str, range: &Range, request: &Failed) -> bool {
+        // In an expandable segment, the blocks show which requests it serves.
+        let is_small = match range.mapped {
+            true => self.within(range).first().map(|block| block.bytes <= SMALL / 2),
+            false => Some(range.end - range.start == SMALL),
+        };
+        let is_of_size = is_small.is_none_or(|small| owner != "PyTorch" || small == (request.bytes <= SMALL / 2));
+        let stream = self.streams.get(&range.start);
+        let is_of_stream = stream.is_none_or(|&stream| request.stream.is_none_or(|of| of == stream));
+        self.private.get(&range.start) != Some(&true) && is_of_size && is_of_stream
     }
 
     /// The blocks with the fewest bytes of which a range must be free to have room for a request.

@@ -19,11 +19,11 @@ const WITHOUT_EFFECT: [&str; 10] = [
 ];
 
 /// A call that sets others sets these to their defaults.
-const RESET: [&str; 3] = [
-    "max_split_size_mb",
-    "roundup_power2_divisions",
-    "garbage_collection_threshold",
-];
+const RESET: [&str; 3] = [SPLIT, "roundup_power2_divisions", COLLECT];
+pub const SPLIT: &str = "max_split_size_mb";
+pub const ROUNDING: &str = "max_non_split_rounding_mb";
+pub const LARGE_SEGMENT: &str = "large_segment_size_mb";
+pub const COLLECT: &str = "garbage_collection_threshold";
 /// It limits the memory of the process, as `torch.cuda.set_per_process_memory_fraction` does.
 const FRACTION: &str = "per_process_memory_fraction";
 
@@ -80,14 +80,14 @@ impl Settings {
             match key {
                 "expandable_segments" if ["True", "False"].contains(&value) => settings.expandable = value == "True",
                 "expandable_segments" => return Err(wrong("True or False")),
-                "max_split_size_mb" => max_split = Some(number()?),
-                "max_non_split_rounding_mb" => max_rounding = Some(number()?),
-                "large_segment_size_mb" => settings.large_segment = number()?.saturating_mul(MIB),
+                SPLIT => max_split = Some(number()?),
+                ROUNDING => max_rounding = Some(number()?),
+                LARGE_SEGMENT => settings.large_segment = number()?.saturating_mul(MIB),
                 "roundup_power2_divisions" => {
                     let power = value.parse().ok().filter(|n: &u64| n.is_power_of_two());
                     settings.divisions = power.ok_or_else(|| wrong("one power of two; others are not modelled"))?;
                 }
-                "garbage_collection_threshold" => settings.collect_above = part(|part| part > 0.0 && part < 1.0)?,
+                COLLECT => settings.collect_above = part(|part| part > 0.0 && part < 1.0)?,
                 FRACTION => settings.limits_memory = part(|part| (0.0..=1.0).contains(&part)).map(|_| true)?,
                 "backend" if value == "native" => {}
                 "backend" => return Err(format!("backend:{value} is another allocator, which is not modelled")),
@@ -175,7 +175,8 @@ pub fn set_later(before: &str, text: &str) -> String {
     }
 }
 
-fn only(text: &str, is_kept: impl Fn(&str) -> bool) -> String {
+/// The settings with these keys, in the same form.
+pub fn only(text: &str, is_kept: impl Fn(&str) -> bool) -> String {
     let kept = pairs(text).unwrap_or_default().into_iter().filter(|of| is_kept(of.0));
     let kept: Vec<String> = kept.map(|(key, value)| format!("{key}:{value}")).collect();
     kept.join(",")

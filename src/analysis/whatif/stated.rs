@@ -1,6 +1,6 @@
 //! What is recorded of the version of PyTorch and of the settings of its allocator.
 
-use super::settings::{Settings, expandable_text, set_later};
+use super::settings::{COLLECT, Settings, expandable_text, only, set_later};
 use super::version::{self, NEWEST, OLDEST, READS_BOTH_VARIABLES, Version};
 use crate::job_variables::{JOB_VARIABLES, JobVariable, SET_BY_PROGRAM, SET_MOST, States};
 use crate::kind::Kind;
@@ -90,14 +90,31 @@ pub fn ignored_variable(snapshot: &Snapshot) -> Option<String> {
     is_used.then(|| format!("{NEW_VARIABLE}={value} had no effect: {why}"))
 }
 
-/// That PyTorch took its memory in whole segments although the settings say otherwise, or did not read the settings.
-pub fn ignored_setting(snapshot: &Snapshot) -> Option<String> {
+/// That a setting needs a limit. Whether the program sets one in its code is not recorded.
+pub fn without_limit(snapshot: &Snapshot) -> Option<String> {
+    let stated = Stated::of(snapshot);
+    let lacks = |settings: &Settings| settings.collect_above > 0.0 && !settings.limits_memory;
+    let name = stated.source.filter(|_| stated.settings.as_ref().is_ok_and(lacks))?;
+    ever(snapshot, Kind::Tensor).then(|| {
+        let limit = "the program sets a limit (torch.cuda.set_per_process_memory_fraction)";
+        format!(
+            "{} in {name} has no effect unless {limit}",
+            only(&stated.text, |key| key == COLLECT)
+        )
+    })
+}
+
+/// That PyTorch took its memory in whole segments although the settings say otherwise.
+pub fn ignored_expandable(snapshot: &Snapshot) -> Option<String> {
     let Stated { source, settings, .. } = Stated::of(snapshot);
     let is_used = ever(snapshot, Kind::Tensor) && !ever(snapshot, Kind::Physical);
-    let is_ignored = settings.is_ok_and(|settings| settings.expandable) && is_used;
-    let Some(name) = source.filter(|_| is_ignored) else {
-        return ignored_variable(snapshot);
-    };
+    let name = source.filter(|_| is_used && settings.is_ok_and(|settings| settings.expandable))?;
     let (text, why) = (expandable_text(true), "PyTorch took its memory in whole segments");
     Some(format!("{text} in {name} had no effect: {why}"))
+}
+
+/// Each setting of which it is known, without a replay of the run, that it had no effect.
+pub fn ignored_settings(snapshot: &Snapshot) -> impl Iterator<Item = String> {
+    let all = [ignored_expandable, ignored_variable, without_limit];
+    all.into_iter().filter_map(move |ignored| ignored(snapshot))
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::sample::{MIB, Sample};
+use crate::sample::{MAIN, MIB, Sample};
 use crate::snapshot::{Failed, Mark};
 use crate::timeline::{Event, Op, Site};
 
@@ -105,6 +105,7 @@ fn failed(kind: Kind, mib: u64, before_event: u64) -> Failed {
         error: 2,
         thread: 0,
         stack: None,
+        stream: None,
         first_ns: 1000 * before_event - 500,
         last_ns: 1000 * before_event - 500,
     }
@@ -499,6 +500,54 @@ fn settings_of_the_run_that_are_not_understood_give_no_advice() {
         (found.ignored.as_deref(), found.no_advice),
         (Some("expandable_segments:True"), None)
     );
+}
+
+#[test]
+fn a_setting_without_which_alone_the_run_is_reproduced_was_ignored() {
+    let mut snapshot = process();
+    let settings = "max_split_size_mb:32".to_owned();
+    snapshot.process.ranks.insert(VARIABLE.to_owned(), settings);
+    let whole = || Log::default().segment(A, 80).block(A, 80).free(A, 80);
+    // The block of 80 MiB is split, as it is by default.
+    let found = whole().block(A, 40).on_device(&snapshot, &Question::default());
+    assert_eq!(
+        (found.ignored.as_deref(), found.error_bytes, found.no_advice.as_deref()),
+        (Some("max_split_size_mb:32"), 0, None)
+    );
+    assert_eq!(peak(&found, "max_split_size_mb:32"), None, "it was tried already");
+    let found = whole()
+        .segment(B, 40)
+        .block(B, 40)
+        .on_device(&snapshot, &Question::default());
+    assert_eq!((found.ignored, found.error_bytes), (None, 0));
+    let found = whole()
+        .segment(B, 60)
+        .block(B, 40)
+        .on_device(&snapshot, &Question::default());
+    assert_eq!(
+        (found.ignored, found.no_advice.is_some()),
+        (None, true),
+        "neither explains it"
+    );
+}
+
+#[test]
+fn a_threshold_without_a_limit_is_reported() {
+    let mut sample = Sample::new().running();
+    let stack = sample.stack(&[MAIN]);
+    sample.holds(Kind::Tensor, "CUDACachingAllocator", MIB, 1, stack);
+    let mut snapshot = sample.finish(0, 0);
+    let mut said = |settings: &str| {
+        snapshot.process.ranks.insert(VARIABLE.to_owned(), settings.to_owned());
+        ignored_settings(&snapshot).collect::<Vec<_>>()
+    };
+    let threshold = "garbage_collection_threshold:0.6";
+    let part =
+        "garbage_collection_threshold:0.6 in PYTORCH_CUDA_ALLOC_CONF has no effect unless the program sets a limit";
+    let [found] = &said(threshold)[..] else { panic!("one") };
+    assert!(found.starts_with(part), "{found}");
+    assert_eq!(said(&format!("{threshold},per_process_memory_fraction:0.9")), [""; 0]);
+    assert_eq!(said(""), [""; 0]);
 }
 
 /// vLLM#41268: converting the weights of experts leaves a free segment of 530 MiB, in which a weight of 270 MiB is placed for good.

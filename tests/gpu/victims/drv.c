@@ -186,6 +186,17 @@ CASE(vmm_retained) {
     (void)again;
 }
 
+// The second release is refused; the mapping keeps the memory.
+CASE(vmm_released_twice) {
+    size_t bytes = granularity();
+    CUmemGenericAllocationHandle handle = create(bytes);
+    map(handle, bytes);
+    OK(cuMemRelease(handle));
+    fact("second", cuMemRelease(handle));
+    fact("physical_bytes", bytes);
+    fact("physical_count", 1);
+}
+
 // One cuMemUnmap may cover several mappings.
 CASE(vmm_unmap_many) {
     size_t bytes = granularity();
@@ -247,7 +258,7 @@ CASE(request_fails) {
 
 static const Case cases[] = {
     ENTRY(kinds), ENTRY(vmm_handle), ENTRY(vmm_clean), ENTRY(vmm_released_while_mapped), ENTRY(vmm_mapped_twice), ENTRY(vmm_retained),
-    ENTRY(vmm_unmap_many), ENTRY(two_contexts), ENTRY(primary_release), ENTRY(request_fails), {NULL, NULL},
+    ENTRY(vmm_unmap_many), ENTRY(vmm_released_twice), ENTRY(two_contexts), ENTRY(primary_release), ENTRY(request_fails), {NULL, NULL},
 };
 
 int main(int argc, char **argv) {

@@ -268,9 +268,13 @@ def captured(random):
             out = (held * 2 + 1).relu()
         graph.replay()
         kept.append((held, graph, out))
+    free = {True: 0, False: 0}
     for segment in torch.cuda.memory_snapshot():
         if tuple(segment["segment_pool_id"]) != (0, 0):
             live("private_pool", "device", segment["address"], segment["total_size"])
+            free[segment["allocated_size"] > 0] += segment["total_size"] - segment["allocated_size"]
+    fact("private_pinned", free[True])
+    fact("private_idle", free[False])
 
 
 def registered(random):

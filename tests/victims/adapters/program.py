@@ -150,6 +150,7 @@ def sglang(device="cpu"):
 def sglang_pages():
     """Requests that run, are in the cache, were evicted, and are gone without giving back their pages."""
     on("sglang")
+    from sglang.srt.disaggregation.prefill import SchedulerDisaggregationPrefillMixin
     from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
     from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
     from sglang.srt.mem_cache.radix_cache import RadixCache
@@ -178,7 +179,12 @@ def sglang_pages():
     # Another request of this name, and one whose name is used again while it runs.
     again = [prefill("lost", 5), prefill("twice", 3), prefill("twice", 2)]
     cache.cache_finished_req(again[1])
-    return batch, again
+    # Two are sent to a server that decodes; of one, that has ended.
+    scheduler = SchedulerDisaggregationPrefillMixin(cache)
+    scheduler.disagg_prefill_inflight_queue += [prefill("sent", 11), prefill("received", 4)]
+    scheduler.process_disagg_prefill_inflight_queue()
+    scheduler.process_disagg_prefill_inflight_queue("received")
+    return batch, again, scheduler
 
 
 def sglang_cuda():

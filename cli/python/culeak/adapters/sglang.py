@@ -10,7 +10,8 @@ request that filled them.
 
 Besides, the pages are counted by state, from numbers that SGLang keeps on the host: free ones, and those in the prefix cache that no
 request uses. A request's pages are counted from its length after each prefill and, now and then, while it decodes. It has ended when the
-cache has taken over its pages; or when its object is gone, and then it still holds them.
+cache has taken over its pages; or when its object is gone, and then it still holds them. On a server that prefills for others, its pages
+wait from the end of its prefill until they are sent.
 """
 
 import sys
@@ -18,7 +19,7 @@ import threading
 import weakref
 from collections import deque
 from types import ModuleType
-from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple
 
 from culeak.adapters.blocks import Domain, Pages, replace, replace_own
 from culeak.adapters.imports import Adapter
@@ -46,6 +47,8 @@ class _Pool:
         self.cache: Callable[[], Any] = lambda: None
         #: Requests that run, by the id of their object, since a server may use a name again: their pages, and how many.
         self.requests: Dict[int, Tuple[Pages, int]] = {}
+        #: Those whose pages are being sent to a server that decodes.
+        self.sent: Set[int] = set()
         self.issued = 0
         self.backup = 0
         self.serials: Dict[int, int] = {}
@@ -71,7 +74,10 @@ class _Pool:
         evictable = getattr(cache, "evictable_size", int)()
         # Caches of several pools have several sizes.
         cached = evictable // allocator.page_size if isinstance(evictable, int) else 0
-        self.pages.set(max(0, size - free - cached), cached, free=max(0, free))
+        held = max(0, size - free - cached)
+        # Requests may share pages.
+        waiting = min(held, sum(self.requests[request][1] for request in self.sent))
+        self.pages.set(held - waiting, cached, waiting, max(0, free))
 
     def holds(self, request: Any, count: int) -> None:
         known = self.requests.get(id(request))
@@ -85,12 +91,23 @@ class _Pool:
         self.requests[id(request)] = owner, count
         owner.set(count)
 
+    def sends(self, requests: List[Any]) -> None:
+        sent = {id(request) for request in requests} & self.requests.keys()
+        for request in sent - self.sent:
+            owner, count = self.requests[request]
+            owner.set(0, waiting=count)
+        if sent != self.sent:
+            self.sent = sent
+            self.report()
+
     def lost(self, request: int) -> None:
+        self.sent.discard(request)
         known = self.requests.pop(request, None)
         if known is not None:
             known[0].end()
 
     def released(self, request: Any) -> None:
+        self.sent.discard(id(request))
         known = self.requests.pop(id(request), None)
         if known is not None:
             known[0].set(0)
@@ -375,10 +392,28 @@ def _start_batch(module: ModuleType) -> None:
     replace(module.ScheduleBatch, "prepare_for_decode", decodes)
 
 
+def _start_prefill(module: ModuleType) -> None:
+    def processes(original: Callable[..., Any]) -> Callable[..., Any]:
+        def process_disagg_prefill_inflight_queue(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(self, *args, **kwargs)
+            known = _known(getattr(self, "tree_cache", None))
+            if known is not None:
+                try:
+                    known.sends(self.disagg_prefill_inflight_queue)
+                except Exception as error:  # noqa: BLE001
+                    known.domain.failed(error)
+            return result
+
+        return process_disagg_prefill_inflight_queue
+
+    replace(module.SchedulerDisaggregationPrefillMixin, "process_disagg_prefill_inflight_queue", processes)
+
+
 _MODULES = {
     "sglang.srt.mem_cache.allocator": _start,
     "sglang.srt.mem_cache.radix_cache": _start_cache,
     "sglang.srt.managers.schedule_batch": _start_batch,
+    "sglang.srt.disaggregation.prefill": _start_prefill,
 }
 ADAPTER = Adapter("sglang", _MODULES)
 

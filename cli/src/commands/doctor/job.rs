@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use culeak::analysis::job::member::{Member, ranges};
 use culeak::analysis::report::shell_word;
-use culeak::analysis::whatif::ignored_setting;
+use culeak::analysis::whatif::ignored_settings;
 use serde::Serialize;
 
 use self::cause::Cause;
@@ -129,7 +129,7 @@ fn read(inputs: &[OsString], findings: &mut Vec<Finding>) -> Vec<Recorded> {
     let recorded = found.read(|place| {
         let mut item = place.load_without_peaks()?;
         packages::add(&mut item.snapshot, item.root.as_deref());
-        if let Some(setting) = ignored_setting(&item.snapshot) {
+        for setting in ignored_settings(&item.snapshot) {
             *ignored.entry(setting).or_default() += 1;
         }
         Ok(Recorded {

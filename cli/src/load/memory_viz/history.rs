@@ -144,6 +144,7 @@ impl<'i> Reader<'_, 'i> {
             error: OUT_OF_MEMORY,
             thread: 0,
             stack,
+            stream: self.stream(entry),
             first_ns: time,
             last_ns: time,
         });

@@ -27,6 +27,7 @@ fn snapshot(change: impl Fn(&mut Made)) -> Result<Snapshot, String> {
         of_segments: false,
         bytes: 20 * MIB,
         pool: None,
+        stream: 0x5555,
         settings: "",
     };
     change(&mut made);
@@ -46,6 +47,7 @@ struct Made {
     bytes: u64,
     /// The segment is expandable, and of this pool.
     pool: Option<(u64, u64)>,
+    stream: u64,
     settings: &'static str,
 }
 
@@ -105,7 +107,7 @@ impl Made {
         to.entry("device", self.ordinal)?;
         to.entry("address", ADDRESS)?;
         to.entry("total_size", self.bytes)?;
-        to.entry("stream", 0x5555)?;
+        to.entry("stream", self.stream)?;
         if let Some((first, second)) = self.pool {
             to.word("segment_pool_id")?;
             to.pair(first, second);
@@ -258,4 +260,32 @@ fn pages_of_an_expandable_segment_without_live_blocks_are_idle_and_those_of_priv
         let is_private = of.idle_by.iter().any(|idle| idle.why == IdleReason::PrivatePool);
         assert_eq!((is_private, of.pools_are_known), (pool != (0, 0), true));
     }
+}
+
+#[test]
+fn a_failed_request_is_compared_with_the_segments_of_its_stream() {
+    let page = |change: fn(&mut Made)| {
+        let snapshot = snapshot(change).expect("read");
+        let stacks = CallStacks::of(&snapshot);
+        let segments = Segments::of(&snapshot, &stacks, &Groups::of(&snapshot, &stacks), None, |_| None);
+        crate::text::segments::page(&segments).plain()
+    };
+    let of_another = page(|_| ());
+    for part in [
+        "the request of 7 MiB failed: the driver had no more, and nothing was free in segments that may serve it",
+        "not among them: 1 segment of 20 MiB of other streams",
+    ] {
+        assert!(of_another.contains(part), "{of_another}");
+    }
+    let of_its_own = page(|made| (made.stream, made.pool) = (0, Some((0, 0))));
+    for part in [
+        "the largest free range in segments that may serve it was 16 MiB, although 16 MiB was free in them",
+        "a free range has room for it: the range is of blocks that still waited for another stream\n",
+    ] {
+        assert!(of_its_own.contains(part), "{of_its_own}");
+    }
+    assert!(!of_its_own.contains("not among them"), "{of_its_own}");
+    let unknown = page(|made| (made.stream, made.settings) = (0, "max_split_size_mb:20"));
+    let part = "the range is of a private pool, or too large to be split for it (max_split_size_mb), or of blocks";
+    assert!(unknown.contains(part), "{unknown}");
 }

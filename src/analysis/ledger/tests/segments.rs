@@ -1,6 +1,6 @@
 use super::*;
-use crate::analysis::ledger::segments::{IdleReason, Pin, Segments};
-use crate::snapshot::{Automatic, Failed, Reason, Sampling};
+use crate::analysis::ledger::segments::{IdleReason, Pin, Segments, Unfit};
+use crate::snapshot::{Automatic, Failed, Reason, Sampling, Stream};
 
 const OTHER: FrameText = ("make_state", "/home/me/optimizer.py:88", PYTHON);
 
@@ -54,6 +54,10 @@ fn free_memory_is_pinned_by_the_lines_of_live_blocks_or_idle() {
     assert_eq!(pins, [first, (vec!["train.py:212", "optimizer.py:88"], 2, 1, 3)]);
     let idle: Vec<_> = pool.idle_by.iter().map(|idle| (idle.why, idle.tally.bytes)).collect();
     assert_eq!(idle, [(IdleReason::Small, 2 * MIB), (IdleReason::Cached, 20 * MIB)]);
+    for idle in &pool.idle_by {
+        let requested = idle.sites.iter().map(|site| (site.place.as_deref(), site.tally));
+        assert_eq!(requested.collect::<Vec<_>>(), [(Some("train.py:212"), idle.tally)]);
+    }
     assert_eq!(pool.largest_free_run, 20 * MIB);
     // At most what is left of a block of 2 MiB for a request of more than 1, 1 MiB and 511 bytes of a larger one, and 511 of a small one.
     let most = 3 * (MIB - 1) + (MIB + 511) + 511;
@@ -81,8 +85,13 @@ fn settings_decide_how_much_of_a_block_may_be_rounding() {
 fn a_segment_that_was_taken_while_a_graph_was_captured_is_of_a_private_pool() {
     let mut sample = fragmented();
     let pool = sample.stack(&[RUNTIME, CACHING, STEP]);
-    memory(&mut sample, Kind::Device, 0x6000_0000, 20 * MIB, pool);
-    sample.0.allocations.change_last(|_, call| call.pool = Some(3));
+    for address in [0x6000_0000, 0x7000_0000] {
+        memory(&mut sample, Kind::Device, address, 20 * MIB, pool);
+        sample.0.allocations.change_last(|_, call| call.pool = Some(3));
+    }
+    // As a graph's output has it, and from a line that keeps other segments, too.
+    let state = sample.stack(&[RUNTIME, CACHING, OTHER]);
+    tensor(&mut sample, 0x7000_0000, 2 * MIB, state);
     let snapshot = sample.finish(0, 0);
     let segments = of(&snapshot);
     let idle = segments.pools[0].idle_by.iter();
@@ -93,6 +102,14 @@ fn a_segment_that_was_taken_while_a_graph_was_captured_is_of_a_private_pool() {
     assert_eq!(private.tally, Tally::new(20 * MIB, 1));
     let places = private.sites.iter().map(|site| (site.place.as_deref(), site.tally));
     assert_eq!(places.collect::<Vec<_>>(), [(Some("train.py:212"), private.tally)]);
+    let pins = segments.pools[0]
+        .pins
+        .iter()
+        .map(|pin| (pin.is_private, pin.free_bytes / MIB));
+    assert_eq!(pins.collect::<Vec<_>>(), [(false, 34), (true, 18), (false, 3)]);
+    let of = &segments.pools[0];
+    let expected = (Tally::new(55 * MIB, 4), Tally::new(18 * MIB, 1));
+    assert_eq!((of.pinned, of.pinned_private), expected);
     // A MemPool may have others.
     assert!(!segments.pools[0].pools_are_known);
 }
@@ -154,8 +171,7 @@ fn each_mapping_of_an_expandable_segment_is_kept_by_the_blocks_in_it() {
     );
 }
 
-/// The blocks in the way of a request that failed, by bytes.
-fn in_the_way(mut sample: Sample, requested: u64) -> Option<Vec<u64>> {
+fn failed(mut sample: Sample, requested: u64, stream: Option<Stream>) -> Unfit {
     sample.0.failed.push(Failed {
         bytes: requested,
         count: 1,
@@ -165,6 +181,7 @@ fn in_the_way(mut sample: Sample, requested: u64) -> Option<Vec<u64>> {
         error: 2,
         thread: 0,
         stack: None,
+        stream,
         first_ns: 0,
         last_ns: 0,
     });
@@ -177,7 +194,49 @@ fn in_the_way(mut sample: Sample, requested: u64) -> Option<Vec<u64>> {
     let snapshot = sample.finish(0, 0);
     let failed = of(&snapshot).pools.remove(0).failed.expect("a failed request");
     assert_eq!(failed.requested_bytes, requested);
-    Some(failed.in_the_way?.iter().map(|site| site.tally.bytes).collect())
+    failed
+}
+
+/// The blocks in the way of a request that failed, by bytes.
+fn in_the_way(sample: Sample, requested: u64) -> Option<Vec<u64>> {
+    bytes_in_the_way(&failed(sample, requested, None))
+}
+
+fn bytes_in_the_way(failed: &Unfit) -> Option<Vec<u64>> {
+    let sites = failed.in_the_way.as_ref()?.iter();
+    Some(sites.map(|site| site.tally.bytes).collect())
+}
+
+#[test]
+fn segments_that_cannot_serve_a_failed_request_are_not_searched() {
+    let of_streams = || {
+        let mut sample = Sample::new().running();
+        let pool = sample.stack(&[RUNTIME, CACHING, STEP]);
+        for (nth, stream) in [(1, Some(1)), (2, Some(2)), (3, None)] {
+            let address = nth * 0x1000_0000;
+            memory(&mut sample, Kind::Device, address, 20 * MIB, pool);
+            sample.0.allocations.change_last(|_, call| {
+                call.stream = stream.map(Stream::Handle);
+                call.pool = stream.is_none().then_some(3);
+            });
+            tensor(&mut sample, address, (5 - nth) * MIB, pool);
+        }
+        memory(&mut sample, Kind::Device, 0x9000_0000, 2 * MIB, pool);
+        sample
+    };
+    let large = failed(of_streams(), 20 * MIB, Some(Stream::Handle(1)));
+    assert_eq!(bytes_in_the_way(&large), Some(vec![4 * MIB]));
+    assert_eq!((large.unusable, large.stream_is_known), (Tally::new(42 * MIB, 3), true));
+    assert_eq!((large.free_bytes, large.largest_free_run), (16 * MIB, 16 * MIB));
+    // That of the other stream may serve it.
+    let large = failed(of_streams(), 20 * MIB, None);
+    assert_eq!(bytes_in_the_way(&large), Some(vec![3 * MIB]));
+    assert_eq!(
+        (large.unusable, large.stream_is_known),
+        (Tally::new(22 * MIB, 2), false)
+    );
+    let small = failed(of_streams(), MIB, None);
+    assert_eq!((small.unusable, small.free_bytes), (Tally::new(60 * MIB, 3), 2 * MIB));
 }
 
 #[test]

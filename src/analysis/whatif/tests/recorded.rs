@@ -281,19 +281,6 @@ fn segments_that_differ_are_an_error_even_if_they_have_as_many_bytes() {
 }
 
 #[test]
-fn a_setting_that_had_no_effect_gets_no_advice() {
-    let of = |settings: &str| {
-        let mut snapshot = process();
-        (snapshot.process.ranks).insert(VARIABLE.to_owned(), settings.to_owned());
-        // 30 MiB of 64 are used, which are not split if settings say so.
-        let log = Log::default().segment(A, 64).block(A, 64).free(A, 64).block(A, 30);
-        log.on_device(&snapshot, &Question::default()).no_advice
-    };
-    assert_eq!(of("max_split_size_mb:128"), None);
-    assert!(of("max_split_size_mb:32").is_some_and(|why| why.contains("does not reproduce")));
-}
-
-#[test]
 fn other_pools_of_the_run_are_named_as_not_modelled() {
     let notes = |snapshot: &Snapshot| {
         let (timeline, stacks) = (streams().timeline(), CallStacks::of(snapshot));
