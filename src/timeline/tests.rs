@@ -307,7 +307,7 @@ fn run(program: &Program, acts: &[Act]) -> Vec<(u64, Snapshot)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
 
     #[test]
     fn the_state_rebuilt_from_the_log_equals_every_snapshot_taken_meanwhile(acts in acts()) {

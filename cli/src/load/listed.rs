@@ -118,7 +118,10 @@ mod tests {
         let text = format!("a b\r\n\n4711\n{path}\nruns/*");
         let expected: Vec<OsString> = ["a b", "4711", &path, "runs/*"].map(OsString::from).to_vec();
         assert_eq!(read(&text, 5), Ok(expected));
-        assert_eq!(read(&text, 4), Err("a list of more than 4 lines".to_owned()));
+        assert_eq!(
+            read(&text, 4),
+            Err("a list of more than 4 lines; pass the folders instead".to_owned())
+        );
         let long = read(&format!("a\n{path}p"), 5).expect_err("too long");
         assert!(long.starts_with("line 2 is longer than 4096 bytes"), "{long}");
     }

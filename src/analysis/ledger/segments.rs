@@ -301,8 +301,9 @@ impl<'a> Builder<'_, 'a> {
         top: Option<usize>,
         not_used: impl Fn(u64) -> Option<IdleReason>,
     ) -> Unused<'a> {
-        // With the blocks that reach beyond a range, of which each counts once.
-        let mut pins: HashMap<(bool, Vec<Fingerprint>), (BySite, HashSet<u32>, u64, u64)> = HashMap::default();
+        // With the blocks that reach beyond a range, of which each counts once; then segments, and free bytes.
+        type Pinned = (BySite, HashSet<u32>, u64, u64);
+        let mut pins: HashMap<(bool, Vec<Fingerprint>), Pinned> = HashMap::default();
         let mut idle = BTreeMap::<IdleReason, (Tally, BySite)>::new();
         let (mut reserved_bytes, mut live_bytes) = (0u64, 0u64);
         let (mut pinned, mut pinned_private) = (Tally::default(), Tally::default());

@@ -101,9 +101,9 @@ impl Churning {
 }
 
 #[test]
-fn a_leak_of_one_per_cent_in_an_hour_is_found_at_its_line_in_each_of_25_runs() {
+fn a_leak_of_one_per_cent_in_an_hour_is_found_at_its_line_in_each_of_10_runs() {
     let mut others = 0;
-    for seed in 0..25 {
+    for seed in 0..10 {
         let mut program = Churning::new(seed);
         let summaries: Vec<Summary> = (1..=POINTS)
             .map(|point| {
@@ -125,8 +125,8 @@ fn a_leak_of_one_per_cent_in_an_hour_is_found_at_its_line_in_each_of_25_runs() {
             trend.warnings
         );
     }
-    // Of 300 series of other sites, whose memory itself goes up and down, 2 % at most.
-    assert!(others <= 6, "{others} other sites are called growing");
+    // Of 120 series of other sites, whose memory itself goes up and down, 2 % at most.
+    assert!(others <= 2, "{others} other sites are called growing");
 }
 
 #[test]

@@ -165,7 +165,7 @@ fn a_pause_after_growth_does_not_show_a_bound() {
     for absent in [0, 1, 2, 3, 5, 20] {
         for (floor, growing) in [0, 100, 1000]
             .into_iter()
-            .flat_map(|floor| (7..30).map(move |growing| (floor, growing)))
+            .flat_map(|floor| [7, 8, 10, 14, 20, 29].map(|growing| (floor, growing)))
         {
             for (idle, pause) in [(1, 0), (1, 5), (1, 1000), (2, 0), (2, 50), (2, 1000)] {
                 all.extend(wrong(absent, floor, growing, idle, pause));
@@ -199,7 +199,7 @@ fn growth_in_steps_passes_only_if_it_has_stayed_longer_than_between_them() {
     };
     for (floor, every) in [0, 10, 100]
         .iter()
-        .flat_map(|floor| (3..20).map(move |every| (floor, every)))
+        .flat_map(|floor| [3, 4, 5, 7, 10, 14, 19].map(|every| (floor, every)))
     {
         for snapshots in 3 * every + 1..6 * every {
             let values: Vec<u64> = (0..snapshots).map(|nth| floor + 10 * (nth / every)).collect();
