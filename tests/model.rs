@@ -396,7 +396,8 @@ fn relations_hold_for_a_python_script_and_for_tensors() {
         }
     }
     // Others, with logs, such as those of programs on a GPU: `CULEAK_MODEL_RECORDINGS=FOLDER:FOLDER`.
-    for folder in std::env::split_paths(&std::env::var_os("CULEAK_MODEL_RECORDINGS").unwrap_or_default()) {
+    let folders = std::env::var_os("CULEAK_MODEL_RECORDINGS");
+    for folder in folders.iter().flat_map(std::env::split_paths) {
         let recordings = recordings_in(&folder);
         assert!(!recordings.is_empty(), "{}: no recordings", folder.display());
         for one in &recordings {

@@ -165,6 +165,8 @@ pub struct Model {
     execs: BTreeMap<u64, Vec<Step>>,
     /// The stream and the graph of its capture.
     captures: BTreeMap<u64, Vec<Step>>,
+    /// How many captures have begun.
+    captured: u64,
     pools: BTreeMap<i32, u64>,
     /// By device: the primary context.
     primaries: BTreeMap<i32, u64>,
@@ -253,7 +255,10 @@ impl Model {
                 let parent = self.graphs.entry(self.value(line, 0)).or_default();
                 parent.steps.extend(child.steps);
             }
-            "capture" if succeeded => drop(self.captures.insert(self.value(line, 0), Vec::new())),
+            "capture" if succeeded => {
+                self.captured += 1;
+                self.captures.insert(self.value(line, 0), Vec::new());
+            }
             "launch" if succeeded => self.launch(self.value(line, 0)),
             "retainobject" if succeeded => {
                 let object = self.find(&Space::Object(Kind::UserObject), self.value(line, 0));

@@ -119,6 +119,10 @@ impl Model {
                     return;
                 }
             }
+            // What is taken meanwhile is of the graph's private pool, which has the number of its capture.
+            "alloc" | "alloc32" | "deep" | "pass" if kind == Kind::Device && !self.captures.is_empty() => {
+                record.pool = Some(self.captured);
+            }
             _ => {}
         }
         if !succeeded {
