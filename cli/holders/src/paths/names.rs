@@ -200,9 +200,14 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
     }
 
     fn type_name(&mut self, node: NodeId) -> String {
-        let of = self.type_of(node);
-        let name = of.and_then(|of| Some(self.searched.python.as_ref()?.type_name(of)));
-        name.map_or("", |name| renamed(name).unwrap_or(name)).to_owned()
+        let address = self.searched.graph.address(node);
+        let (Some(of), Some(python)) = (self.type_of(node), &mut self.searched.python) else {
+            return String::new();
+        };
+        let called = python.called(self.searched.copy, address, of);
+        let name = python.type_name(of);
+        let name = renamed(name).unwrap_or(name);
+        called.map_or_else(|| name.to_owned(), |called| format!("{name} of {called}"))
     }
 
     /// What to call the node, with sizes: `list of 60`.
@@ -214,8 +219,8 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
             return self.name(node, kind);
         }
         match (self.type_of(node), &mut self.searched.python) {
-            (Some(of), Some(python)) => match renamed(python.type_name(of)) {
-                Some(name) if name != "weakref" => name.to_owned(),
+            (Some(of), Some(python)) => match python.type_name(of) {
+                "_lru_cache_wrapper" | "partial" | "_local" => self.type_name(node),
                 _ => python.name(copy, address, of),
             },
             _ => String::new(),

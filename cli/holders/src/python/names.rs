@@ -49,6 +49,21 @@ impl Python {
         }
     }
 
+    /// What an object of `functools` calls: `encode` of `lru_cache(encode)` and of `partial(encode, 1)`.
+    pub fn called(&mut self, copy: &Image, address: u64, of: TypeId) -> Option<String> {
+        let field = match self.type_name(of) {
+            "_lru_cache_wrapper" => "__wrapped__",
+            "partial" => "func",
+            _ => return None,
+        };
+        let field = self.types[of].fields.iter().find(|known| &*known.name == field)?;
+        let called = copy.word(address + field.offset);
+        let of = self.object(copy, called)?;
+        let is_named = matches!(self.types[of].kind, Kind::Function | Kind::Method | Kind::Type);
+        let name = is_named.then(|| self.name(copy, called, of))?;
+        name.split_once(' ').map(|(_, name)| name.to_owned())
+    }
+
     /// The name of a class, without its module.
     fn class_name(&mut self, copy: &Image, class: u64) -> String {
         let name = copy.text(copy.word(class + self.offsets.type_name), 200);

@@ -137,6 +137,15 @@ unbounded(1)
 bounded(1)
 
 
+def encode(n):
+    return t("__main__.caches[*] → lru_cache of encode.cache[*]")
+
+
+caches = [functools.lru_cache(encode)]
+caches[0](1)
+callbacks = [functools.partial(encode, t("__main__.callbacks[*] → partial of encode.args[*]"))]
+
+
 def generate_in_list():
     inside = t("__main__.suspended[*] → frame of generator generate_in_list, kinds.py, local inside")
     yield inside
