@@ -302,7 +302,7 @@ def sets_of_holders(seen):
     return sorted(rows)
 
 
-# JAX keeps some arrays in caches, too, of which now these and now those are named: of its arrays the class is compared.
+# JAX also keeps some arrays in caches, and runs differ in which caches are named. So only the class of its arrays is compared.
 @claim(over=["cupy", "jax"], slow=True)
 def an_array_program_has_the_same_holders_recorded_and_not(t, name):
     unrecorded = searched(t, "fw_why_arrays", name, env=SLAB if name == "jax" else None, how="bare")

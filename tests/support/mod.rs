@@ -47,10 +47,7 @@ pub fn fake_driver() -> PathBuf {
 
 /// The command line tool.
 pub fn culeak() -> PathBuf {
-    match std::env::var_os("CULEAK_TEST_COMMAND") {
-        Some(path) => PathBuf::from(path),
-        None => PathBuf::from(env!("CARGO_BIN_EXE_culeak")),
-    }
+    PathBuf::from(env!("CARGO_BIN_EXE_culeak"))
 }
 
 /// The `tests` folder in the sources.
