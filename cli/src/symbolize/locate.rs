@@ -9,7 +9,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -136,9 +136,51 @@ pub fn is_same_file(one: &Path, other: &Path) -> bool {
     identity(one).is_some_and(|known| Some(known) == identity(other))
 }
 
+/// A file whose reads may fail: [`ReadCache`] keeps no error of the system, and what cannot be read looks damaged.
+struct Checked {
+    file: File,
+    failure: Option<io::Error>,
+}
+
+impl Checked {
+    fn checked<T>(&mut self, result: io::Result<T>) -> io::Result<T> {
+        if let Err(error) = &result
+            && let Some(code) = error.raw_os_error()
+            && error.kind() != io::ErrorKind::Interrupted
+        {
+            self.failure = Some(io::Error::from_raw_os_error(code));
+        }
+        result
+    }
+}
+
+impl Read for Checked {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let result = self.file.read(into);
+        self.checked(result)
+    }
+}
+
+impl Seek for Checked {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let result = self.file.seek(to);
+        self.checked(result)
+    }
+}
+
+/// What is read of an ELF file; the error of the system if it cannot be read.
+fn read<T>(file: File, what: impl FnOnce(&ReadCache<Checked>) -> io::Result<T>) -> io::Result<T> {
+    let cache = ReadCache::new(Checked { file, failure: None });
+    let result = what(&cache);
+    cache.into_inner().failure.map_or(result, Err)
+}
+
 fn identity(path: &Path) -> io::Result<Identity> {
-    let cache = ReadCache::new(open_regular(path)?);
-    let elf = object::File::parse(&cache).map_err(io::Error::other)?;
+    read(open_regular(path)?, identity_of)
+}
+
+fn identity_of(cache: &ReadCache<Checked>) -> io::Result<Identity> {
+    let elf = object::File::parse(cache).map_err(io::Error::other)?;
     let build_id = elf
         .build_id()
         .ok()
@@ -206,7 +248,7 @@ pub fn with_companions(path: &Path) -> Vec<PathBuf> {
 
 /// The other files that blazesym reads, and the section that names each.
 fn companions(path: &Path) -> io::Result<Vec<(Option<&'static str>, PathBuf)>> {
-    let links = linked_names(&ReadCache::new(open_regular(path)?))?;
+    let links = read(open_regular(path)?, linked_names)?;
     let own = match path.canonicalize() {
         Ok(own) => own,
         // A deleted file, or one in the root of a process: blazesym, too, takes the path as it is then.
@@ -223,7 +265,7 @@ fn companions(path: &Path) -> io::Result<Vec<(Option<&'static str>, PathBuf)>> {
 }
 
 /// The file names in all link sections.
-fn linked_names(cache: &ReadCache<File>) -> io::Result<Vec<(&'static str, PathBuf)>> {
+fn linked_names(cache: &ReadCache<Checked>) -> io::Result<Vec<(&'static str, PathBuf)>> {
     let file = object::File::parse(cache).map_err(io::Error::other)?;
     let mut names = Vec::new();
     for section in file.sections() {
@@ -298,6 +340,19 @@ fn checksum(path: &Path) -> io::Result<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_that_the_system_refuses_to_read_is_not_damaged() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("app");
+        std::fs::copy("/proc/self/exe", &path).expect("copied");
+        let unreadable = File::options().write(true).open(&path).expect("opened");
+        let refused = read(unreadable, linked_names).expect_err("it cannot be read");
+        assert_eq!(refused.raw_os_error(), Some(nix::errno::Errno::EBADF as i32));
+        std::fs::write(&path, "no program").expect("written");
+        let damaged = read(open_regular(&path).expect("opened"), linked_names).expect_err("damaged");
+        assert_eq!(damaged.raw_os_error(), None);
+    }
 
     #[test]
     fn a_file_that_a_process_shares_with_this_one_is_read_where_it_stays() {
