@@ -38,6 +38,7 @@
 //! | [`baseline`] | What is known and accepted? |
 //! | [`check`] | Is there more than allowed? |
 //! | [`trend`] | Which call sites grow over many snapshots? |
+//! | [`facts`] | What do processes hold, as rows of numbers that are grouped, paired and subtracted? |
 //! | [`stack_key`] | Which stack is this in another snapshot, before its names are known? |
 //! | [`job`] | What do the processes of a job hold, and which of them differs from the others? |
 //! | [`lives`] | Which memory over time lies behind blocks, and which does a filter accept? |
@@ -53,6 +54,7 @@ pub mod check;
 pub mod diff;
 pub mod error_name;
 pub mod estimate;
+pub mod facts;
 pub mod filter;
 pub mod framework;
 pub mod function_name;

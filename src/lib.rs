@@ -62,7 +62,6 @@
 //! | | [`tally`] | bytes and a count together |
 //! | | [`point`] | points in time: the end, the peak, exit, marks |
 //! | | [`timeline`] | every allocation and free, in order of time |
-//! | | [`facts`] | what processes hold, as rows of numbers with dictionaries, and what each process is: for trends and jobs |
 //! | | [`analysis`] | call sites, groups, ledger, report, diff, trend, check |
 //!
 //! This crate contains no hooks, no symbol files and no terminal. The shim uses it without the `read` feature.
@@ -133,8 +132,6 @@ pub mod sampling;
 
 #[cfg(feature = "read")]
 pub mod analysis;
-#[cfg(feature = "read")]
-pub mod facts;
 #[cfg(feature = "read")]
 pub mod point;
 #[cfg(feature = "read")]

@@ -3,12 +3,16 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-CRATES, MOST = ["cli/holders/src/lib.rs"], 3
+CRATES = [
+    "cli/holders/src/lib.rs",
+    "src/lib.rs",
+]
+MOST = 3
 
 
 def files(file, at=()):
     """The module path and the source of a file and of all below it, without tests."""
-    text = re.sub(r"//[^\n]*", "", re.split(r"\n#\[cfg\(test\)\]\nmod \w+ \{", file.read_text())[0])
+    text = re.sub(r"//[^\n]*", "", re.split(r"\n#\[cfg\([^\n]*test[^\n]*\)\]\nmod \w+ \{", file.read_text())[0])
     yield at, text
     below = file.parent if file.name in ("lib.rs", "main.rs") else file.with_suffix("")
     for attributes, name in re.findall(r"((?:#\[[^\n]*\]\s*)*)\b(?:pub(?:\([^)]*\))? )?mod (\w+);", text):

@@ -17,28 +17,22 @@
 //! kind is selected by name, because a reserved address range is no memory leak. Pools of caching allocators are no
 //! leak either: if their blocks are known, those are judged instead.
 //!
-//! A verdict passes only if everything that its rules speak of was seen: unseen.rs.
-
-use std::collections::BTreeSet;
-
-use serde::Serialize;
+//! A verdict passes only if everything that its rules speak of was seen: unseen.rs and verdict.rs.
 
 use crate::analysis::baseline::Baseline;
-use crate::analysis::boundaries::Boundary;
-use crate::analysis::estimate::Errors;
 use crate::analysis::filter::Filter;
 use crate::analysis::points::{shown_points, when};
 use crate::analysis::program::Program;
-use crate::analysis::report::{By, Exact, ProcessLine, Tally, is_leaked, process_line, rows_by};
+use crate::analysis::report::{By, Exact, is_leaked, process_line, rows_by};
 use crate::analysis::site::CallStacks;
-use crate::analysis::suppressions::Used;
-use crate::analysis::why::{SiteHolders, by_site};
+use crate::analysis::why::by_site;
 use crate::point::Point;
-use crate::snapshot::{Capture, Losses, Sampling, Snapshot};
+use crate::snapshot::Snapshot;
 
 mod breach;
 mod classes;
 mod compare;
+mod figure;
 mod growth;
 mod limits;
 mod objects;
@@ -48,9 +42,11 @@ mod selection;
 mod sites;
 mod totals;
 mod unseen;
+mod verdict;
 mod warnings;
 
 pub use breach::{BeyondBaseline, Breach, OfClass, OverLimit, UnlikeOthers};
+pub use classes::lacks_holders;
 use compare::Comparison;
 pub use growth::BySite;
 use limits::Besides;
@@ -61,92 +57,8 @@ use selection::{Sorted, by_stack, freed_at_shutdown, groups, since, sort};
 pub use sites::{Judged, SiteKey, Standing};
 use totals::Whole;
 pub use totals::WithoutLimit;
-pub use unseen::{Outcome, Unseen, missing_ranks, missing_ranks_here, of_running_process, unknown_since};
-
-/// The value of [`Verdict::format`].
-pub const FORMAT: &str = "culeak-check";
-pub const VERSION: u32 = 5;
-
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Verdict<'a> {
-    pub format: &'static str,
-    pub version: u32,
-    #[serde(rename = "passed", serialize_with = "unseen::is_passed")]
-    #[cfg_attr(test, schemars(with = "bool"))]
-    pub outcome: Outcome,
-    pub breaches: Vec<Breach>,
-    /// What the rules speak of and was not seen, unless the user accepts that.
-    pub unseen: Vec<Unseen>,
-    pub limits: Limits,
-    /// The config file that limits come from.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub config: Option<String>,
-    pub process: ProcessLine<'a>,
-    /// The process ended by itself and its last state was judged, so what is left is leaked.
-    pub finished: bool,
-    /// The point that was judged, in words; `None`: the last state.
-    #[serde(skip)]
-    pub when: Option<String>,
-    /// Reports show the end of the script by default.
-    #[serde(skip)]
-    pub reports_show_end: bool,
-    /// Memory that the script held at its end and that exit callbacks and the interpreter's shutdown freed, if the last state was
-    /// judged: what `--since` and `--kind` select of it.
-    pub freed_at_shutdown: Tally,
-    /// If the end of the script is judged: memory of the selected kinds that was allocated after it and never freed, without what
-    /// rules suppress.
-    pub allocated_after_end: Tally,
-    /// Objects of the judged kinds that were created after the end and never destroyed.
-    pub objects_created_after_end: u64,
-    /// The memory that limits apply to.
-    pub judged: Tally,
-    /// The standard errors of `judged`, if it is an estimate.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub judged_estimated: Option<Errors>,
-    /// The part of `judged` that no limit applies to, because all limits are of other kinds, of patterns or of objects.
-    pub without_limit: Vec<WithoutLimit>,
-    /// How stacks were sampled: what call sites hold and what rules suppress is estimated.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub sampling: Option<Sampling>,
-    /// Memory that `--kind` and `--since` exclude, and pools whose blocks are not known.
-    pub ignored: Tally,
-    /// `ignored` by reason.
-    #[serde(skip)]
-    pub ignored_as: Ignored,
-    /// What pools keep beside their blocks, which are judged.
-    #[serde(skip)]
-    pub rest_of_pools: Tally,
-    pub suppressed: Tally,
-    /// The number of objects of kinds with a limit that rules suppress.
-    pub suppressed_objects: u64,
-    /// Every rule, used or not.
-    pub suppressions: Vec<Used>,
-    /// Whether there was a baseline.
-    pub baseline: bool,
-    /// The mark at which the program was judged.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub boundary: Option<Boundary>,
-    /// The judged records by call site: those to blame first, then largest first.
-    pub rows: Vec<Judged<'a>>,
-    /// The objects of the kinds that have a limit, or of all if a baseline has objects, by kind and call site; those to blame
-    /// first.
-    pub objects: Vec<Judged<'a>>,
-    /// Objects of these kinds that the suppressions and `--since` exclude.
-    pub objects_ignored: u64,
-    /// The part of them that was created before the mark of `--since`.
-    #[serde(skip)]
-    pub objects_before_mark: u64,
-    pub taken: &'a Capture,
-    pub losses: &'a Losses,
-    pub warnings: Vec<String>,
-    /// Judged memory whose stacks are not known: any call site may have allocated it.
-    #[serde(skip)]
-    pub hidden: Tally,
-    /// What holds the memory of call sites, if one is to blame; empty if it was not searched for.
-    #[serde(skip)]
-    pub held_by: Vec<SiteHolders>,
-}
+pub use unseen::{Unseen, missing_ranks, missing_ranks_here, of_running_process, unknown_since};
+pub use verdict::{FORMAT, Outcome, VERSION, Verdict};
 
 /// Judges a snapshot.
 pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
@@ -180,7 +92,7 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
     let mut comparison = Comparison::new(rules, &hidden);
     comparison.totals(&whole, &objects);
     let baseline = rules.baseline.as_ref();
-    let of_objects = baseline.filter(|_| objects::are_compared(rules) && snapshot.objects_known);
+    let of_objects = baseline.filter(|_| rules.compares_objects() && snapshot.objects_known);
     let of_objects = of_objects.map(|baseline| baseline.paired(&objects));
     let mut objects = comparison.sites(Measure::Objects, objects, of_objects.as_ref());
     let paired = baseline.map(|baseline| baseline.paired(&rows));
@@ -252,31 +164,6 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
     verdict
 }
 
-impl Verdict<'_> {
-    /// Whether no limit was given.
-    pub fn allows_nothing(&self) -> bool {
-        self.limits.allow_nothing(self.baseline)
-    }
-
-    /// Whether this is what call sites hold above what they held at the previous mark.
-    pub fn compares_marks(&self) -> bool {
-        let boundary = self.boundary.as_ref();
-        boundary.is_some_and(|boundary| boundary.previous_ns.is_some())
-    }
-
-    /// Whether memory fails only by what holds it.
-    pub fn judges_only_classes(&self) -> bool {
-        let without = Limits {
-            classes: BTreeSet::new(),
-            ..self.limits.clone()
-        };
-        let is_by_class = |breach: &Breach| matches!(breach, Breach::Class(_));
-        let has_classes = !self.limits.classes.is_empty();
-        let is_alone = self.boundary.is_none() && !self.baseline && without.allow_nothing(false);
-        has_classes && is_alone && self.breaches.iter().all(is_by_class)
-    }
-}
-
 /// The point that is judged, unless the user chose one: with a limit, a baseline or `--since`, that which reports show (the end
 /// of a Python script); otherwise the last state, so that only memory that was never freed fails.
 pub fn point_of(snapshot: &Snapshot, rules: &Rules) -> Point {
@@ -288,11 +175,6 @@ pub fn point_of(snapshot: &Snapshot, rules: &Rules) -> Point {
         true => snapshot.usual_point(),
         false => snapshot.taken.point.clone().unwrap_or(Point::Exit),
     }
-}
-
-/// Whether what holds the memory must be known, and is not.
-pub fn lacks_holders(snapshot: &Snapshot, rules: &Rules) -> bool {
-    !rules.limits.classes.is_empty() && snapshot.holders.is_none()
 }
 
 /// Why the baseline cannot judge this snapshot: it was taken at another point in time.

@@ -300,6 +300,10 @@ impl<'a> Groups<'a> {
         self.all.iter().filter(|group| group.level.is_listed())
     }
 
+    pub(crate) fn of_place(&self, place: Place) -> impl Iterator<Item = &Group<'a>> {
+        self.all.iter().filter(move |group| group.call.kind.place() == place)
+    }
+
     /// Frees the memory of data that only the ledger needs.
     pub(crate) fn forget_blocks(&mut self) {
         self.blocks = Blocks::default();

@@ -18,13 +18,13 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::analysis::estimate::sampled;
-use crate::analysis::filter::{Filter, Filtered};
+use crate::analysis::facts::Instant;
+use crate::analysis::filter::Filtered;
 use crate::analysis::opaque::OpaquePool;
 use crate::analysis::program::Program;
 use crate::analysis::report::Cut;
 use crate::analysis::suppressions::Used;
 use crate::analysis::tally::Tally;
-use crate::facts::Instant;
 
 pub mod diff;
 pub mod identity;
@@ -38,12 +38,12 @@ pub mod sites;
 pub mod trend;
 pub mod why;
 
-use member::ProcessRef;
 use names::Names;
-use outliers::{Example, Range};
+pub use names::{Outlier, StandsOut};
 use population::{Judging, Population, naming};
+pub use population::{Options, ProcessesOut, Quantity, SiteRow};
 use shared::{Shared, SharedRow};
-use sites::{ProcessSums, Site, Sites};
+use sites::{ProcessSums, Sites};
 
 /// The value of [`JobReport::format`].
 pub const FORMAT: &str = "culeak-job";
@@ -193,19 +193,6 @@ fn compare(a: &SiteRow, b: &SiteRow) -> std::cmp::Ordering {
         .then_with(|| a.program.cmp(&b.program))
 }
 
-/// What to show.
-#[derive(Debug, Clone, Default)]
-pub struct Options {
-    /// The most rows.
-    pub top: Option<usize>,
-    /// Rows with less are cut off: in all processes together; in trends, in each process at all times.
-    pub min_bytes: u64,
-    /// The filter that the processes were read with.
-    pub filter: Filter,
-    /// Keep the values of each process at each call site, for charts.
-    pub values: bool,
-}
-
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct JobReport {
@@ -273,71 +260,6 @@ pub struct JobProcess {
 pub struct Unreadable {
     pub source: String,
     pub reason: String,
-}
-
-/// A call site in all processes of a program.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct SiteRow {
-    pub program: Program,
-    pub site: Site,
-    /// Over all processes of the program.
-    #[serde(flatten)]
-    pub range: Range,
-    pub sum_count: u64,
-    /// The number of processes with this call site.
-    pub processes: u64,
-    /// The values differ too widely for a common one, so no process stands out.
-    pub differs: bool,
-    pub stands_out: Option<StandsOut>,
-    /// What each process holds, by its number, ascending; if [`Options::values`] asks for it.
-    #[serde(skip)]
-    pub values: Vec<Example>,
-}
-
-impl SiteRow {
-    pub fn tally(&self) -> Tally {
-        Tally::new(self.range.sum_bytes(), self.sum_count)
-    }
-}
-
-/// A sum over all memory of a process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum Quantity {
-    Held,
-    Peak,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct ProcessesOut {
-    pub what: Quantity,
-    #[serde(flatten)]
-    pub out: StandsOut,
-}
-
-/// Processes whose values are far from those of the others.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct StandsOut {
-    pub count: u64,
-    /// The sum of the distances from the median.
-    pub apart_bytes: u64,
-    /// Some of them, if there are many.
-    pub processes: Vec<Outlier>,
-    /// What is to be said of them.
-    pub sentence: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Outlier {
-    #[serde(flatten)]
-    pub process: ProcessRef,
-    /// What it holds, or gained.
-    pub bytes: i64,
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::analysis::filter::{Filter, Filtering};
 use crate::analysis::groups::{Group, Level};
-use crate::analysis::report::{By, Row, rows_by};
+use crate::analysis::report::{By, KERNELS, OfObjects, Row, rows_by};
 use crate::analysis::site::{CallStacks, Fingerprint};
 use crate::analysis::suppressions::Sieve;
 use crate::analysis::why::words::whole_path_text;
@@ -52,24 +52,6 @@ pub struct KindOfObject {
     /// Since the recording began; `None`: not known at this point, or for a part that a filter selects by stack or time.
     pub created: Option<u64>,
     pub destroyed: Option<u64>,
-}
-
-/// Names of kernels in a row.
-const KERNELS: usize = 3;
-
-/// What a row of objects has besides their number.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct OfObjects<'a> {
-    pub kind: Kind,
-    /// Executable graphs: the nodes of the smallest and of the largest.
-    pub nodes: Option<(u64, u64)>,
-    /// Modules and libraries: the kernels that were looked up in them first, by name; at most [`KERNELS`].
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub kernels: Vec<&'a str>,
-    /// What holds the handles of most of those that were searched for.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub held_by: Option<String>,
 }
 
 impl<'a> Objects<'a> {

@@ -10,81 +10,50 @@
 //!
 //! Deliberately absent: text that depends on the width of the terminal, and colours.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use crate::analysis::categories::{Categories, CategoryTotal, Sorter};
+use crate::analysis::categories::{CategoryTotal, Sorter};
 use crate::analysis::error_name::error_name;
-use crate::analysis::estimate::{Errors, Estimate};
-use crate::analysis::filter::{Filter, Filtered, Filtering};
-use crate::analysis::groups::{Group, Groups, Level};
+use crate::analysis::filter::{Filtered, Filtering};
+use crate::analysis::groups::{Groups, Level};
 use crate::analysis::handles::Handles;
 use crate::analysis::ledger::Ledger;
 use crate::analysis::objects::{self, Objects};
 use crate::analysis::opaque::OpaquePool;
 use crate::analysis::pages::{self, PagesOfPool};
 use crate::analysis::points::{Points, when};
-use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame, Role, file_name};
-use crate::analysis::suppressions::{Sieve, Suppressions, Used};
+use crate::analysis::site::{CallStack, CallStacks, Role};
+use crate::analysis::suppressions::{Sieve, Used};
 pub use crate::analysis::tally::Tally;
 use crate::analysis::why::{self, Modules, SiteHolders, Why, by_site};
 pub use crate::analysis::words::shell_word;
-use crate::kind::{Kind, Place};
-use crate::point::Point;
-use crate::snapshot::{Allocator, Capture, Failed, Losses, Mark, ProcessState, Sampling, Snapshot, Stream, is_default};
+use crate::kind::Place;
+use crate::snapshot::{Allocator, Capture, Failed, Losses, Mark, Sampling, Snapshot, is_default};
 
 mod advice;
 mod grouping;
 mod host_pools;
+mod options;
+mod places;
+mod process;
 mod rows;
 mod sizes;
 mod totals;
 
 pub use advice::{began_late, ended_early, losses};
-pub use grouping::{By, Exact, RowsOfKinds, Sort};
-pub use rows::{CALLERS_KEPT, Row, RowCaller, RowForward, RowStack, STACKS_KEPT};
+pub use grouping::{By, Exact, RowsOfKinds, Sort, rows_by};
+pub use options::{Cut, Options};
+pub use places::{HOST_MEMORY, NO_DEVICE, NO_STREAM, device_name, place_name, stream_name};
+pub use process::{ProcessLine, is_finished, is_leaked, process_line};
+pub use rows::{CALLERS_KEPT, KERNELS, OfObjects, Row, RowCaller, RowForward, RowStack, STACKS_KEPT};
 pub use totals::{DeviceTotal, Held, Totals};
-use totals::{device_totals, sum, totals};
+use totals::{device_totals, totals};
 
 /// The value of [`Report::format`].
 pub const FORMAT: &str = "culeak-report";
 pub const VERSION: u32 = 3;
-
-/// What to show.
-#[derive(Debug, Clone, Default)]
-pub struct Options {
-    pub by: By,
-    pub sort: Sort,
-    /// The most rows to list.
-    pub top: Option<usize>,
-    /// Rows with fewer bytes are cut off.
-    pub min_bytes: u64,
-    /// The input as named on the command line, for the next command.
-    pub source: String,
-    /// The input is a file that `culeak snapshot` wrote.
-    pub is_of_snapshot: bool,
-    /// The process of a snapshot no longer runs here: its recording, or empty if that is not here either.
-    pub left: Option<String>,
-    /// Rows and totals include only records that pass.
-    pub filter: Filter,
-    /// Rows exclude the records that match; totals include them.
-    pub suppressions: Suppressions,
-    /// The most stacks per row, in place of [`STACKS_KEPT`].
-    pub stacks_kept: Option<usize>,
-    /// The points of the whole snapshot, if it was reduced to one of them.
-    pub points: Option<Points>,
-    /// The rules for categories.
-    pub categories: Categories,
-    /// The most rows of objects.
-    pub top_objects: Option<usize>,
-    /// Sum up the categories even if the rows are not by category.
-    pub categorized: bool,
-    /// By call site or stack without a filter: rows of pools in host memory that are not in use are in [`Report::pools`], and those of
-    /// which no search found a sure holder, if all of a pool are below 1 MiB together. Unless all rows are asked for, those without
-    /// memory are cut off beside others.
-    pub without_minor_rows: bool,
-}
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -172,62 +141,6 @@ pub struct Report<'a> {
     /// The options that select what the report shows: ` --at peak --kind device`, or nothing.
     #[serde(skip)]
     pub selected: String,
-}
-
-/// Number of rows that were cut off, by option.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Cut {
-    pub below_min: usize,
-    pub beyond_top: usize,
-}
-
-impl Cut {
-    pub fn rows(self) -> usize {
-        self.below_min + self.beyond_top
-    }
-
-    #[must_use]
-    pub fn and(self, other: Cut) -> Cut {
-        Cut {
-            below_min: self.below_min + other.below_min,
-            beyond_top: self.beyond_top + other.beyond_top,
-        }
-    }
-
-    /// Takes those that are not `enough` out of the rows, and those beyond the most, and returns them, too.
-    pub fn off<T>(rows: &mut Vec<T>, enough: impl FnMut(&T) -> bool, top: Option<usize>) -> (Cut, Vec<T>) {
-        let (shown, mut out): (Vec<T>, Vec<T>) = std::mem::take(rows).into_iter().partition(enough);
-        *rows = shown;
-        let below_min = out.len();
-        out.extend(rows.split_off(top.unwrap_or(usize::MAX).min(rows.len())));
-        let beyond_top = out.len() - below_min;
-        (Cut { below_min, beyond_top }, out)
-    }
-}
-
-/// The process that a snapshot shows.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct ProcessLine<'a> {
-    /// In the process's own namespace.
-    pub pid: u32,
-    pub command_line: &'a [String],
-    pub executable: &'a str,
-    pub host: &'a str,
-    /// Variables such as RANK that were set.
-    pub ranks: &'a BTreeMap<String, String>,
-    pub state: ProcessState,
-    /// Wall clock, nanoseconds since 1970.
-    pub started_unix_ns: u64,
-    pub lasted_ns: u64,
-    /// Path of the recording.
-    pub recording: &'a str,
-    /// The state is that of the moment at which a snapshot was taken.
-    #[serde(skip)]
-    pub is_of_snapshot: bool,
-    /// PyTorch's allocator, if it took the snapshot; else empty.
-    #[serde(skip)]
-    pub by: &'a str,
 }
 
 /// Allocation calls that failed, with equal calls in one row.
@@ -424,54 +337,6 @@ impl<'a> Report<'a> {
     }
 }
 
-/// Whether the process ended by itself and the rows are its last state, so what is left is leaked. What a process held when it was
-/// killed it had no chance to free.
-pub fn is_leaked(snapshot: &Snapshot) -> bool {
-    is_finished(snapshot) && snapshot.process.state == ProcessState::Exited
-}
-
-/// Whether the process has ended and the rows are its last state. An automatic snapshot shows a running process.
-pub fn is_finished(snapshot: &Snapshot) -> bool {
-    let is_last = matches!(snapshot.taken.point, None | Some(Point::Exit));
-    is_last && snapshot.taken.automatic.is_none() && snapshot.process.state.has_ended()
-}
-
-/// Rows made of these groups, largest first, for checks and comparisons.
-pub fn rows_by<'a: 'b, 'b>(
-    snapshot: &'a Snapshot,
-    stacks: &CallStacks<'a>,
-    groups: impl Iterator<Item = &'b Group<'a>>,
-    by: By,
-) -> Vec<Row<'a>> {
-    let categories = Categories::default();
-    let sorter = Sorter::new(&categories, snapshot);
-    let mut rows = grouping::rows(snapshot, stacks, groups, by, &sorter, STACKS_KEPT);
-    Sort::Bytes.apply(&mut rows);
-    rows
-}
-
-/// The process that a snapshot shows.
-pub fn process_line(snapshot: &Snapshot) -> ProcessLine<'_> {
-    let process = &snapshot.process;
-    ProcessLine {
-        pid: process.pid,
-        command_line: &process.command_line,
-        executable: &process.executable,
-        host: &process.host,
-        ranks: &process.ranks,
-        state: process.state,
-        started_unix_ns: process.started_unix_ns,
-        lasted_ns: snapshot.taken.lasted_ns.unwrap_or(snapshot.taken.at_ns),
-        recording: &process.recording,
-        is_of_snapshot: snapshot.taken.automatic.is_some(),
-        by: if snapshot.taken.is_by_pytorch() {
-            &snapshot.taken.by
-        } else {
-            ""
-        },
-    }
-}
-
 /// Modules of the program in which call sites have no lines, since there is no debug information.
 fn bare_modules<'a>(snapshot: &'a Snapshot, rows: &[Row<'a>]) -> Vec<&'a str> {
     let modules = snapshot.modules.iter().filter(|module| module.bare);
@@ -513,38 +378,6 @@ fn failed<'a>(snapshot: &'a Snapshot, stacks: &CallStacks<'a>) -> (Option<Failed
     let mut rows: Vec<_> = snapshot.failed.iter().map(row).collect();
     rows.sort_by_key(|row| std::cmp::Reverse((row.bytes, row.count)));
     (trigger, rows)
-}
-
-/// The device name of memory without a device.
-pub const NO_DEVICE: &str = "no GPU";
-/// The device name of host memory, whichever device requested it.
-pub const HOST_MEMORY: &str = "host memory";
-/// The stream name of memory that is not stream-ordered.
-pub const NO_STREAM: &str = "no stream";
-
-/// `GPU 0`, by CUDA's ordinal in the process.
-pub fn device_name(snapshot: &Snapshot, device: Option<usize>) -> String {
-    device.map_or_else(
-        || NO_DEVICE.to_owned(),
-        |device| format!("GPU {}", snapshot.devices[device].ordinal),
-    )
-}
-
-/// The device that memory of this kind counts against (`GPU 0`), or `host memory`.
-pub fn place_name(snapshot: &Snapshot, kind: Kind, device: Option<usize>) -> String {
-    match kind.place() {
-        Place::Host => HOST_MEMORY.to_owned(),
-        place => device_name(snapshot, place.counts_against(device)),
-    }
-}
-
-pub fn stream_name(stream: Option<Stream>) -> String {
-    match stream {
-        None => NO_STREAM.to_owned(),
-        Some(Stream::LegacyDefault) => "default stream".to_owned(),
-        Some(Stream::PerThreadDefault) => "per-thread default stream".to_owned(),
-        Some(Stream::Handle(handle)) => format!("stream {handle:#x}"),
-    }
 }
 
 #[cfg(test)]

@@ -26,10 +26,12 @@ use std::fmt;
 
 use serde::Serialize;
 
+use below_main::Expanded;
+
 use crate::analysis::function_name::without_hash;
 use crate::kind::{Kind, Place};
 use crate::reader::progress::{Progress, Unit};
-use crate::snapshot::{Language, Location, Snapshot, Stack, gradient_of};
+use crate::snapshot::{Location, Snapshot, Stack, gradient_of};
 
 /// The call site of memory that was recorded without a stack.
 pub const NO_STACK: &str = "(no stack)";
@@ -37,6 +39,7 @@ pub const NO_STACK: &str = "(no stack)";
 mod across;
 mod below_main;
 mod forward;
+mod frame;
 mod origin;
 mod python;
 mod role;
@@ -45,134 +48,10 @@ mod wrapper;
 
 pub(in crate::analysis) use across::{is_comprehension, module_stem};
 pub(in crate::analysis) use forward::python_line;
+pub use frame::{Frame, Role, file_name};
 pub use python::package_of;
 pub(in crate::analysis) use role::is_library_module;
 pub use role::{Wrappers, set_wrappers};
-
-/// What a frame means to the reader of the stack.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum Role {
-    /// Inside CUDA or culeak.
-    Runtime,
-    /// Inside the Python interpreter.
-    Interpreter,
-    /// Inside the allocator of a framework.
-    Allocator,
-    /// Inside PyTorch, XLA, CuPy …, or a CUDA library: shown only if the stack has no better frames.
-    Framework,
-    /// Code between the user's code and CUDA that requests memory for its callers: shown, but no site if the stack has a frame of
-    /// another kind, and no caller of one.
-    Wrapper,
-    /// An operator of a backward pass, or the line of the forward pass that it belongs to: shown, but not a site if the stack has
-    /// a better frame.
-    Operator,
-    /// Python code of a package or of Python itself: shown, but not a site if the stack has a line of the user.
-    Library,
-    User,
-    /// The callers of `main` or of the thread's function.
-    BelowMain,
-}
-
-/// One line of a stack: a code address, or a call that the compiler inlined there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Frame<'a> {
-    pub function: Option<&'a str>,
-    pub file: Option<&'a str>,
-    pub line: Option<u32>,
-    pub inlined: bool,
-    #[serde(skip_serializing_if = "Language::is_native")]
-    pub language: Language,
-    /// Path of the module; empty if the address is in none.
-    pub module: &'a str,
-    /// Address in the module's file, or in the process if there is no module.
-    pub address: u64,
-    pub role: Role,
-    /// It is the program's own code, and a wrapper for its name alone.
-    #[serde(skip)]
-    pub named_as_wrapper: bool,
-}
-
-impl<'a> Frame<'a> {
-    /// File name of the module.
-    pub fn module_name(&self) -> &'a str {
-        file_name(self.module)
-    }
-
-    /// The function, or `module+0xoffset` if no symbol is known.
-    pub fn name(&self) -> String {
-        match self.function {
-            Some(function) => function.to_owned(),
-            None if self.module.is_empty() => format!("{:#x}", self.address),
-            None => format!("{}+{:#x}", self.module_name(), self.address),
-        }
-    }
-
-    /// File name and line: `train.cu:212`. `None` without debug information.
-    pub fn short_place(&self) -> Option<String> {
-        self.place_with(file_name)
-    }
-
-    /// Path and line.
-    pub fn place(&self) -> Option<String> {
-        self.place_with(|file| file)
-    }
-
-    fn place_with(&self, shorten: impl Fn(&'a str) -> &'a str) -> Option<String> {
-        let file = shorten(self.file?);
-        Some(
-            self.line
-                .map_or_else(|| file.to_owned(), |line| format!("{file}:{line}")),
-        )
-    }
-
-    pub fn is_python(&self) -> bool {
-        self.language == Language::Python
-    }
-
-    /// The library that a Python line outside the user's code belongs to: `torch`, `Python`.
-    pub fn python_library(&self) -> Option<&'a str> {
-        let is_of_library = self.is_python() && self.role == Role::Library;
-        is_of_library.then(|| python::library(self.file.unwrap_or_default()))
-    }
-
-    /// Whether this is no frame but the line that computed what the stack computes the gradient of.
-    pub fn is_gradient(&self) -> bool {
-        self.is_python() && self.function.and_then(gradient_of).is_some()
-    }
-
-    fn is_wrapper(&self) -> bool {
-        self.role == Role::Wrapper
-    }
-
-    fn is_own_wrapper(&self) -> bool {
-        self.is_wrapper() && self.named_as_wrapper
-    }
-
-    fn shown(&self) -> bool {
-        matches!(self.role, Role::User | Role::Library | Role::Wrapper | Role::Operator)
-    }
-
-    /// The source file, or the module if no file is known, by a name that does not depend on where it was built or
-    /// installed.
-    pub fn source(&self) -> &'a str {
-        match self.file {
-            Some(file) if self.is_python() => python::name_in_package(file),
-            Some(file) => file_name(file),
-            None => self.module_name(),
-        }
-    }
-
-    /// The module, or the file of a Python line, by a name that does not depend on where the program is installed.
-    pub fn home(&self) -> &'a str {
-        match self.file {
-            Some(file) if self.is_python() => python::name_in_package(file),
-            _ => self.module_name(),
-        }
-    }
-}
 
 /// A hash that identifies a stack or a site in every run of the same program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -469,21 +348,6 @@ impl<'a> CallStacks<'a> {
 /// Whether a record belongs to a caching allocator, given its kind and whether its stack shows such an allocator.
 pub fn is_pool(kind: Kind, in_pool: bool) -> bool {
     kind == Kind::Pool || (in_pool && !matches!(kind.place(), Place::Within | Place::Object | Place::Segment))
-}
-
-/// The part of a path after the last slash.
-pub fn file_name(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
-}
-
-/// A frame with everything that follows from its names. Computed once per location, because thousands of stacks share
-/// one.
-#[derive(Clone, Copy)]
-struct Expanded<'a> {
-    frame: Frame<'a>,
-    end: below_main::End,
-    /// The owner of the caching allocator that the function belongs to.
-    allocator: Option<&'static str>,
 }
 
 fn expand<'a>(snapshot: &'a Snapshot, location: &'a Location, tensors_recorded: bool) -> Vec<Expanded<'a>> {

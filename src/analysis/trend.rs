@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! snapshots ─► facts ──────► lineages ──────────► points and series ─► classes, per process ────► rows, a sentence each
-//!              src/facts.rs  lineage.rs           series.rs            judge.rs (statistics.rs)   sentence.rs
+//!              facts.rs      lineage.rs           series.rs            judge.rs (statistics.rs)   sentence.rs
 //!              bytes, blocks processes of one     bytes and blocks
 //!              per site      program, in order    of each site
 //! ```
@@ -34,10 +34,10 @@ mod series;
 mod statistics;
 mod unjudged;
 
-pub use crate::analysis::site::text::{Site, SiteFrame};
 /// The facts of a snapshot, or of the snapshots of a lineage.
-pub use crate::facts::Facts as Summary;
-pub use crate::facts::Process;
+pub use crate::analysis::facts::Facts as Summary;
+pub use crate::analysis::facts::Process;
+pub use crate::analysis::site::text::{Site, SiteFrame};
 pub use history::History;
 pub use judge::{Class, Judgement, POINTS_NEEDED, Steps};
 pub use lineage::{lineages, programs};
@@ -298,11 +298,6 @@ impl Summary {
 }
 
 impl Trend {
-    /// Judges one lineage.
-    pub fn of(facts: &Summary, options: &Options) -> Trend {
-        series::trend(facts, options)
-    }
-
     pub fn is_growing(&self) -> bool {
         self.growing > 0
     }

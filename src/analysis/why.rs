@@ -12,78 +12,42 @@
 //!
 //! Deliberately absent: the search, which is `culeak_holders`; text that depends on the width of the terminal.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 use serde::Serialize;
 
-use crate::analysis::filter::{Filter, Filtered, Filtering};
-use crate::analysis::groups::{Groups, Level};
+use crate::analysis::filter::{Filtered, Filtering};
+use crate::analysis::groups::Groups;
 use crate::analysis::ledger::Ledger;
 use crate::analysis::objects;
 use crate::analysis::points::when;
 use crate::analysis::report::{ProcessLine, Row, process_line, shell_word};
-use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame};
+use crate::analysis::site::{CallStacks, Frame};
 use crate::analysis::tally::Tally;
-use crate::snapshot::{
-    Capture, Class, HeldBlock, HeldTensor, HolderPath, Holders, Losses, Retainer, RootKind, Search, Snapshot,
-    is_default,
-};
+use crate::snapshot::{Capture, Class, HeldBlock, Holders, Losses, Search, Snapshot};
 
 mod chains;
 mod gathered;
 pub mod modules;
 mod retained;
+mod rows;
 mod selector;
 mod sites;
 pub mod words;
 
 pub use modules::{ModuleRow, Modules};
-pub use selector::Selector;
+pub use rows::{Also, ClassTotal, HolderRow, One, Origin, Pool, Retained, TensorRow};
+pub use selector::{Matched, Options, Selector};
 pub use sites::{SiteHolder, SiteHolders, by_site};
+pub use words::OriginKey;
+pub(crate) use words::untyped;
 
 use gathered::Gathered;
-pub use gathered::OriginKey;
-pub(crate) use retained::untyped;
 use retained::{add_unused, retained};
 
 /// The value of [`Why::format`].
 pub const FORMAT: &str = "culeak-why";
 pub const VERSION: u32 = 2;
-
-/// Which memory, and how much to show.
-#[derive(Debug, Clone, Default)]
-pub struct Options {
-    /// The input as named on the command line, for the next command.
-    pub source: String,
-    /// The core file that was searched.
-    pub core: Option<String>,
-    pub selector: Option<Selector>,
-    pub class: Option<Class>,
-    pub filter: Filter,
-    /// The most origins, and the most retainers.
-    pub top: Option<usize>,
-    /// The most rows of one origin.
-    pub rows: Option<usize>,
-    /// Origins and retainers with fewer bytes are cut off.
-    pub min_bytes: u64,
-    /// Rank holders by the host memory that they keep.
-    pub host: bool,
-}
-
-impl Options {
-    /// By what a holder is ranked.
-    fn size(&self, retained: &Retained) -> u64 {
-        if self.host {
-            retained.host_bytes
-        } else {
-            retained.tally.bytes
-        }
-    }
-
-    fn selects_all(&self) -> bool {
-        self.selector.is_none() && self.class.is_none() && self.filter.is_empty()
-    }
-}
 
 /// Why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -160,171 +124,6 @@ pub struct Why<'a> {
     pub losses: &'a Losses,
     /// The command to run next.
     pub next: String,
-}
-
-/// What a selector names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum Matched {
-    /// Blocks by their call site or their address.
-    Site,
-    /// What holds them, since no call site matches: the origin of the path.
-    Holder,
-    /// Another frame of their stacks, since neither matches.
-    Caller,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct ClassTotal {
-    pub class: Class,
-    #[serde(flatten)]
-    pub tally: Tally,
-    /// The part of the bytes that is held or lost only possibly.
-    #[serde(skip_serializing_if = "is_default")]
-    pub possibly_bytes: u64,
-}
-
-/// Memory that a caching allocator keeps.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Pool {
-    /// Reserved and not in use by a live block. Not part of the total.
-    pub unused_bytes: u64,
-    /// Memory whose use is unknown, because the allocator's blocks were not recorded. Part of the total.
-    #[serde(flatten)]
-    pub unknown: Tally,
-}
-
-/// Blocks whose paths have the same beginning.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Origin<'a> {
-    #[serde(flatten)]
-    pub key: OriginKey<'a>,
-    #[serde(flatten)]
-    pub tally: Tally,
-    /// Each of the paths may be stale.
-    #[serde(skip_serializing_if = "is_default")]
-    pub possibly: bool,
-    /// What would be freed with the origin, if that is known.
-    pub retained: Option<Tally>,
-    /// Largest first.
-    pub holders: Vec<HolderRow>,
-    /// Rows that are not listed.
-    pub hidden: Tally,
-    pub hidden_rows: usize,
-}
-
-impl Origin<'_> {
-    /// The class and the origin in words: `__main__.keep (list of 60)`.
-    pub fn text(&self) -> String {
-        let possibly = if self.possibly { "possibly " } else { "" };
-        format!("{possibly}{}", self.key.text())
-    }
-}
-
-/// Blocks of one call site that are held over one path.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct HolderRow {
-    /// The function of the call site.
-    pub label: String,
-    /// `train.py:212`.
-    pub place: Option<String>,
-    pub site_fingerprint: Fingerprint,
-    /// The address of one of the blocks.
-    pub address: u64,
-    /// From the origin on; indices and keys are `*`.
-    pub path: String,
-    #[serde(skip_serializing_if = "is_default")]
-    pub possibly: bool,
-    #[serde(skip_serializing_if = "is_default")]
-    pub interior: bool,
-    /// What else holds it, or a part of it.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub also: Vec<Also>,
-    /// What the tensors on the path are, as far as it is known; largest first.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub tensors: Vec<TensorRow>,
-    #[serde(flatten)]
-    pub tally: Tally,
-}
-
-/// Blocks to which tensors of one type and shape lead.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct TensorRow {
-    #[serde(flatten)]
-    pub tensor: HeldTensor,
-    #[serde(flatten)]
-    pub tally: Tally,
-}
-
-/// Another holder of memory.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Also {
-    /// Indices and keys are `*`.
-    pub name: String,
-    /// What it holds of the memory.
-    #[serde(flatten)]
-    pub tally: Tally,
-}
-
-/// A holder in the tree of retained memory.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Retained {
-    /// Retainers that differ only in an index are one: `20 × __main__.keep[*] (Block)`. Repeated steps are one, and the text
-    /// is at most 200 characters long.
-    pub name: String,
-    /// Other references to it, in the same form. Dropping one of them frees nothing; dropping all frees the memory.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub also: Vec<String>,
-    /// The number of other references that are not named.
-    #[serde(skip_serializing_if = "is_default")]
-    pub also_unnamed: u64,
-    /// Holders below it that repeat its last step, such as the rest of a linked list.
-    #[serde(skip_serializing_if = "is_default")]
-    pub repeated: usize,
-    pub root: RootKind,
-    pub depth: usize,
-    /// Index of the holder around it in this list.
-    pub parent: Option<usize>,
-    #[serde(flatten)]
-    pub tally: Tally,
-    /// The part of the bytes that it holds only possibly: the pointers to it may be stale.
-    #[serde(skip_serializing_if = "is_default")]
-    pub possibly_bytes: u64,
-    /// Host memory that would be freed with it, at least; 0: none, or it was not asked for.
-    #[serde(skip_serializing_if = "is_default")]
-    pub host_bytes: u64,
-}
-
-impl Retained {
-    /// Other references hold it too, so that dropping it alone frees nothing.
-    pub fn is_shared(&self) -> bool {
-        !self.also.is_empty() || self.also_unnamed > 0
-    }
-}
-
-/// One block with its whole path.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct One<'a> {
-    pub address: u64,
-    pub bytes: u64,
-    pub kind: &'static str,
-    /// When the snapshot was taken.
-    pub age_ns: u64,
-    pub stack: CallStack<'a>,
-    /// `None`: its holder was not searched for.
-    pub held: Option<&'a HolderPath>,
-    /// What the tensor on the path is, if it is known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tensor: Option<&'a HeldTensor>,
 }
 
 impl<'a> Why<'a> {
@@ -411,9 +210,6 @@ fn filtered(snapshot: &Snapshot, groups: &Groups, stacks: &CallStacks, options: 
     let (_, left_out) = filtering.split(&groups.all, stacks);
     filtering.filtered(left_out)
 }
-
-/// The owner of a pool whose allocator is unknown.
-const UNNAMED_POOL: &str = "a caching allocator";
 
 fn one<'a>(
     snapshot: &'a Snapshot,

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use super::RawSnapshot;
 use super::details::Renumbered;
-use super::{Bytes, RawSnapshot};
 use crate::format::*;
 use crate::kind::Kind;
 use crate::snapshot::{Allocations, Counter, DevicePeak};
@@ -102,14 +102,4 @@ pub fn live_by_place(tables: &[&Allocations]) -> Places {
         }
     }
     by_place
-}
-
-/// How many allocations, frees and failed requests the counters count.
-pub fn events(counters: &Bytes) -> u64 {
-    let of = |row: CounterValues| {
-        [row.total_count, row.freed_count, row.failed_count]
-            .into_iter()
-            .fold(0, u64::wrapping_add)
-    };
-    counters.rows::<CounterRow>().map(of).fold(0, u64::wrapping_add)
 }

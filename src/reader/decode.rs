@@ -3,13 +3,14 @@
 use std::mem::offset_of;
 use std::path::Path;
 
-use super::counters::{agree, events, live_by_place};
+use super::counters::{agree, live_by_place};
 use super::details::Renumbered;
 use super::ends;
+use super::raw::events;
 use super::records::{CallKey, is_linear, is_loaded};
 use super::stacks::Stacks;
 use super::totals::framework_of;
-use super::{Bytes, RawSnapshot, ReadError, Totals};
+use super::{RawSnapshot, ReadError};
 use crate::format::*;
 use crate::kind::{Kind, Place};
 use crate::lockfree::table::{Attributes, Space};
@@ -21,6 +22,15 @@ use crate::snapshot::allocations::NO_STACK;
 use crate::snapshot::{self, *};
 use crate::timeline::Site;
 
+/// Whether [`Snapshot::totals`] are wanted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Totals {
+    /// Nor what was live at the peaks.
+    Unread,
+    LeftOut,
+    Wanted,
+}
+
 /// What [`RawSnapshot::into_snapshot_with_sites`] returns.
 pub struct Decoded {
     pub snapshot: Snapshot,
@@ -31,30 +41,6 @@ pub struct Decoded {
 }
 
 impl RawSnapshot {
-    pub fn section(&self, section: Section) -> &Bytes {
-        &self.sections[&(section as u32)]
-    }
-
-    /// The published rows of a section with their numbers: those that `published` accepts.
-    pub fn rows<R: Row>(
-        &self,
-        section: Section,
-        published: impl Fn(&R::Values) -> bool,
-    ) -> impl Iterator<Item = (u32, R::Values)> {
-        let rows = (0..).zip(self.section(section).rows::<R>());
-        rows.filter(move |(_, row)| published(row))
-    }
-
-    pub fn text(&self, text: Text) -> String {
-        String::from_utf8_lossy(self.bytes(text)).into_owned()
-    }
-
-    pub fn bytes(&self, text: Text) -> &[u8] {
-        let (start, length) = (text.offset as usize, text.bytes as usize);
-        let bytes = &self.section(Section::Text).bytes;
-        bytes.get(start..start + length).unwrap_or_default()
-    }
-
     /// Why this automatic snapshot was taken; `failed`: the failed request, as a row of the snapshot.
     fn automatic(&self, failed: Option<usize>) -> Automatic {
         let [reason, _]: [u32; 2] = self.header.field(offset_of!(Header, dump_reason));
@@ -65,10 +51,6 @@ impl RawSnapshot {
             failed,
             limit_bytes: None,
         }
-    }
-
-    fn loss(&self, loss: Loss) -> u64 {
-        self::loss(&self.header, loss)
     }
 
     pub fn into_snapshot(self, path: &Path, totals: Totals) -> Result<Snapshot, ReadError> {
@@ -142,7 +124,7 @@ impl RawSnapshot {
         }
         let objects = allocations.split_off(|call| call.kind.place() == Place::Object);
         let mut segments = allocations.split_off(|call| call.kind.place() == Place::Segment);
-        let segments_ended = self.loss(Loss::SegmentsEnded) != 0;
+        let segments_ended = self.header.loss(Loss::SegmentsEnded) != 0;
         if segments_ended {
             // Frees were no longer observed either.
             (segments, segments_freed_after_end) = Default::default();
@@ -396,31 +378,30 @@ impl RawSnapshot {
     }
 
     fn losses(&self) -> Losses {
+        let loss = |of| self.header.loss(of);
         let unhooked = self.rows::<NameRow>(Section::Unhooked, |row| row.text.bytes > 0);
         Losses {
-            lost_allocations: self.loss(Loss::Allocations),
-            lost_stacks: self.loss(Loss::Stacks),
-            lost_python: self.loss(Loss::Python),
-            lost_details: self.loss(Loss::Details),
-            unknown_frees: self.loss(Loss::UnknownFrees),
-            vanished: self.loss(Loss::Vanished),
-            failed_frees: self.loss(Loss::FailedFrees),
-            failed_releases: self.loss(Loss::FailedReleases),
-            teardown_frees: self.loss(Loss::TeardownFrees),
-            implicit_frees: self.loss(Loss::ImplicitFrees),
-            captured_not_launched: self
-                .loss(Loss::CapturedNodes)
-                .saturating_sub(self.loss(Loss::LaunchedNodes)),
-            export_tables: self.loss(Loss::ExportTables),
+            lost_allocations: loss(Loss::Allocations),
+            lost_stacks: loss(Loss::Stacks),
+            lost_python: loss(Loss::Python),
+            lost_details: loss(Loss::Details),
+            unknown_frees: loss(Loss::UnknownFrees),
+            vanished: loss(Loss::Vanished),
+            failed_frees: loss(Loss::FailedFrees),
+            failed_releases: loss(Loss::FailedReleases),
+            teardown_frees: loss(Loss::TeardownFrees),
+            implicit_frees: loss(Loss::ImplicitFrees),
+            captured_not_launched: loss(Loss::CapturedNodes).saturating_sub(loss(Loss::LaunchedNodes)),
+            export_tables: loss(Loss::ExportTables),
             unhooked: unhooked.map(|(_, row)| self.text(row.text)).collect(),
-            unknown_blocks: self.loss(Loss::UnknownBlocks),
-            lost_snapshots: self.loss(Loss::Snapshots),
-            lost_events: self.loss(Loss::TimelineEvents),
-            lost_phases: self.loss(Loss::Phases),
-            lost_marks: self.loss(Loss::Marks),
-            lost_segments: self.loss(Loss::Segments),
-            segments_ended: Unknown::text(self.loss(Loss::SegmentsEnded)),
-            recorder_ns: self.loss(Loss::RecorderNs),
+            unknown_blocks: loss(Loss::UnknownBlocks),
+            lost_snapshots: loss(Loss::Snapshots),
+            lost_events: loss(Loss::TimelineEvents),
+            lost_phases: loss(Loss::Phases),
+            lost_marks: loss(Loss::Marks),
+            lost_segments: loss(Loss::Segments),
+            segments_ended: Unknown::text(loss(Loss::SegmentsEnded)),
+            recorder_ns: loss(Loss::RecorderNs),
             events: events(self.section(Section::Counters)),
         }
     }
@@ -438,8 +419,4 @@ fn unix_now() -> u64 {
     std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .map_or(0, |since| since.as_nanos() as u64)
-}
-
-pub fn loss(header: &Bytes, loss: Loss) -> u64 {
-    header.field(offset_of!(Header, losses) + loss as usize * size_of::<u64>())
 }

@@ -9,10 +9,10 @@ use std::path::Path;
 
 use foldhash::HashMap;
 
-use super::counters;
-use super::decode::{Decoded, loss};
+use super::decode::{Decoded, Totals};
+use super::raw::{self, read_until_still, sections_except_records};
 use super::records::runs;
-use super::{RawSnapshot, ReadError, Source, Totals, read_until_still, sections_except_records};
+use super::{RawSnapshot, ReadError, Source};
 use crate::format::{Field, *};
 use crate::kind::{Kind, Place};
 use crate::reader::progress::{Progress, Unit};
@@ -23,11 +23,11 @@ pub fn read(path: &Path) -> Result<(Snapshot, Option<Timeline>), ReadError> {
     let source = Source::open(path)?;
     let header = source.header()?;
     if header.field::<u64>(offset_of!(Header, timeline_segments)) == 0 {
-        return Ok((super::read(path)?, None));
+        return Ok((read_until_still(path)?.into_snapshot(path, Totals::LeftOut)?, None));
     }
     // The records first: what disappears from them while the events are read is then among the events.
     let mut raw = read_until_still(path)?;
-    let counted = counters::events(raw.section(Section::Counters));
+    let counted = raw::events(raw.section(Section::Counters));
     let (mut events, missing, since_ns) = stored_events(&source)?;
     events.retain(|event| event.time_ns >= since_ns);
     // Again: the events may refer to rows that were added meanwhile.
@@ -35,11 +35,11 @@ pub fn read(path: &Path) -> Result<(Snapshot, Option<Timeline>), ReadError> {
         raw.sections
             .insert(section as u32, source.section(&source.header()?, section)?);
     }
-    let is_still = raw.events_during_read == 0 && counters::events(raw.section(Section::Counters)) == counted;
+    let is_still = raw.events_during_read == 0 && raw::events(raw.section(Section::Counters)) == counted;
     let began_ns = raw.began_ns;
     // A process that goes on is about to write those that are missing.
     let missing = if is_still { missing } else { 0 };
-    let mut lost = loss(&raw.header, Loss::TimelineEvents).saturating_add(missing);
+    let mut lost = raw.header.loss(Loss::TimelineEvents).saturating_add(missing);
     let (numbers, [mut keys, keys_of_objects, keys_of_segments]) = used_sites(&events, &raw);
     let sites_of_memory = keys.len();
     let sites_of_objects = keys_of_objects.len();

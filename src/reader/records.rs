@@ -11,7 +11,7 @@
 
 use foldhash::HashMap;
 
-use super::{Piece, RawSnapshot, ReadError, Source};
+use super::{Piece, ReadError, Source};
 use crate::format::{Row as _, *};
 use crate::kind::Kind;
 use crate::lockfree::table::{Attributes, SizeEncoding, Space, State, Status};
@@ -246,14 +246,4 @@ fn each(
         progress.advance(run.count as u64);
     }
     Ok(())
-}
-
-impl RawSnapshot {
-    /// Drops rows that are newer than the beginning of the read, if the snapshot is not exact.
-    pub(super) fn drop_late_rows(&mut self) {
-        if self.events_during_read > 0 {
-            let began_ns = self.began_ns;
-            self.records.rows.retain(|row| row.time_ns <= began_ns);
-        }
-    }
 }

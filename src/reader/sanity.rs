@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::mem::offset_of;
 
 use super::RawSnapshot;
-use super::counters::events;
+use super::raw::events;
 use crate::format::{Header, Loss, Section};
 use crate::kind::{Kind, Place};
 use crate::snapshot::allocations::Allocations;
@@ -73,7 +73,7 @@ impl RawSnapshot {
         }
         let records = word(offset_of!(Header, counts) + Section::Records as usize * 8);
         // Events without a counter are lost details.
-        let lost = |of| super::decode::loss(&self.header, of) > 0;
+        let lost = |of| self.header.loss(of) > 0;
         let has_events = lost(Loss::Allocations) || lost(Loss::Details) || events(self.section(Section::Counters)) > 0;
         (ended_ns != 0 && records > 0 && !has_events).then(|| format!("{records} records, but no event is counted"))
     }

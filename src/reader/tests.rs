@@ -5,7 +5,7 @@ mod unknown_stacks;
 
 use super::process::host_name;
 use super::*;
-use crate::format::Reason;
+use crate::format::*;
 use crate::kind::Kind;
 use crate::lockfree::table::{Attributes, Entry, Key, Space};
 use crate::proc::start_ticks;
@@ -13,7 +13,9 @@ use crate::recording::{CodeSeen, ModuleSeen, Recording, Session};
 use crate::snapshot::*;
 use proptest::prelude::*;
 use std::ffi::CString;
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

@@ -1,13 +1,13 @@
 //! The facts of one process at one point as rows of all tables.
 
 use culeak::analysis::categories::{Categories, Sorter};
+use culeak::analysis::facts::{Facts, Sites};
 use culeak::analysis::function_name::plain;
 use culeak::analysis::groups::{Groups, Level};
 use culeak::analysis::job::member::Member;
 use culeak::analysis::report::is_finished;
 use culeak::analysis::site::{CallStacks, Frame};
 use culeak::analysis::tally::Tally;
-use culeak::facts::{Facts, Sites};
 use culeak::job_variables::Dimension;
 use culeak::kind::Place;
 use culeak::point::Point;

@@ -16,9 +16,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use culeak::analysis::facts::Facts;
 use culeak::analysis::groups::Groups;
 use culeak::analysis::site::CallStacks;
-use culeak::facts::Facts;
 use culeak::point::Point;
 use culeak::snapshot::Snapshot;
 use foldhash::HashMap;

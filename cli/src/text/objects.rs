@@ -2,8 +2,8 @@
 
 use culeak::analysis::diff::{DiffRow, ObjectChanges, State};
 use culeak::analysis::filter::only_objects;
-use culeak::analysis::objects::{KindOfObject, Objects, OfObjects};
-use culeak::analysis::report::{Report, Row};
+use culeak::analysis::objects::{KindOfObject, Objects};
+use culeak::analysis::report::{OfObjects, Report, Row};
 use culeak::analysis::words::of_kind;
 use culeak::kind::{Kind, Place};
 

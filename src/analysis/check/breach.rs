@@ -2,8 +2,7 @@
 
 use serde::Serialize;
 
-use super::Verdict;
-use super::limits::{Limit, Measure, Scope};
+use super::limits::{Limit, Measure};
 use super::sites::SiteKey;
 use crate::analysis::report::Row;
 use crate::kind::Kind;
@@ -97,27 +96,6 @@ impl Breach {
             Breach::Total(_) | Breach::Baseline(_) => None,
             Breach::Class(of) => Some(of.key),
             Breach::Outlier(of) => of.key,
-        }
-    }
-}
-
-impl Verdict<'_> {
-    /// Whether what was found is an estimate from sampled stacks.
-    pub fn is_estimate(&self, breach: &Breach) -> bool {
-        let of_site = match breach {
-            Breach::Class(_) => return false,
-            Breach::Total(of) if of.limit.measure == Measure::Objects => return false,
-            Breach::Baseline(of) if of.measure == Measure::Objects => return false,
-            Breach::Total(of) => match of.limit.of {
-                Scope::All | Scope::Kind(_) => false,
-                Scope::Pattern(_) | Scope::Site => true,
-            },
-            Breach::Baseline(_) => true,
-            Breach::Outlier(of) => of.site.is_some(),
-        };
-        match of_site {
-            true => self.sampling.is_some(),
-            false => self.judged_estimated.is_some(),
         }
     }
 }

@@ -3,7 +3,7 @@
 use foldhash::{HashMap, HashSet};
 
 use super::selection::since;
-use super::{Breach, Judged, OfClass, Rules, SiteKey, Unseen, lacks_holders};
+use super::{Breach, Judged, OfClass, Rules, SiteKey, Unseen};
 use crate::analysis::groups::{Group, Groups, Level};
 use crate::analysis::site::CallStacks;
 use crate::analysis::tally::Tally;
@@ -110,6 +110,11 @@ impl Unknown {
         let has_ended = (snapshot.holders.as_ref()).is_some_and(|holders| holders.search.stopped.is_none());
         snapshot.process.state == ProcessState::Running && has_ended && !self.is_all
     }
+}
+
+/// Whether what holds the memory must be known, and is not.
+pub fn lacks_holders(snapshot: &Snapshot, rules: &Rules) -> bool {
+    !rules.limits.classes.is_empty() && snapshot.holders.is_none()
 }
 
 /// What holds judged memory, if it is not known.

@@ -283,6 +283,12 @@ impl Rules {
         self.limits.effective(self.baseline.is_some())
     }
 
+    /// Whether objects are compared with a baseline. A check of marks compares memory only.
+    pub(super) fn compares_objects(&self) -> bool {
+        let known = self.baseline.as_ref().and_then(|baseline| baseline.objects.as_ref());
+        known.is_some() && self.boundary.is_none()
+    }
+
     /// The option that gives this limit; empty: none does.
     pub(super) fn option(&self, limit: &Limit) -> String {
         let at_highest_mark = (self.boundary.as_ref()).is_some_and(|boundary| boundary.previous_ns.is_none());

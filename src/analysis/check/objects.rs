@@ -4,7 +4,7 @@
 //! frameworks keep, as for memory. A kind without a limit fails only against a baseline: a clean program has streams and modules
 //! at its end.
 
-use super::{Rules, Unseen, Verdict};
+use super::{Rules, Unseen};
 use crate::analysis::objects;
 use crate::analysis::report::Row;
 use crate::analysis::site::CallStacks;
@@ -12,22 +12,6 @@ use crate::analysis::suppressions::Sieve;
 use crate::kind::Kind;
 use crate::point::Point;
 use crate::snapshot::Snapshot;
-
-impl Verdict<'_> {
-    /// Only objects without an address have limits, so memory is not judged.
-    pub fn judges_only_objects(&self) -> bool {
-        self.limits.are_of_objects(self.boundary.is_some(), self.baseline)
-    }
-
-    /// The judged objects of each kind that has a limit.
-    pub fn objects_found(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        self.limits.of_objects().map(|kind| {
-            let rows = self.objects.iter().filter(|of| of.row.kind_of_objects() == Some(kind));
-            let found = rows.fold(0, |sum: u64, of| sum.saturating_add(of.row.count));
-            (kind.name(), found)
-        })
-    }
-}
 
 /// The objects of the point that is judged, if the snapshot does not have them.
 pub(super) fn unseen(snapshot: &Snapshot, rules: &Rules) -> Vec<Unseen> {
@@ -46,14 +30,8 @@ pub(super) fn unseen(snapshot: &Snapshot, rules: &Rules) -> Vec<Unseen> {
     };
     let limited = rules.limits.of_objects().next();
     let limited = limited.map(|_| Unseen::all("--allow OBJECT=N", what, next));
-    let compared = are_compared(rules).then(|| Unseen::part("--baseline", what, next));
+    let compared = rules.compares_objects().then(|| Unseen::part("--baseline", what, next));
     limited.into_iter().chain(compared).collect()
-}
-
-/// Whether objects are compared with a baseline. A check of marks compares memory only.
-pub(super) fn are_compared(rules: &Rules) -> bool {
-    let known = rules.baseline.as_ref().and_then(|baseline| baseline.objects.as_ref());
-    known.is_some() && rules.boundary.is_none()
 }
 
 /// The objects that a baseline of this snapshot has. `None`: they are not known.
@@ -73,7 +51,7 @@ pub(super) fn for_baseline<'a>(
 
 /// Whether objects of this kind are judged.
 pub(super) fn are_judged(kind: Kind, rules: &Rules) -> bool {
-    are_compared(rules) || rules.limits.of_objects().any(|limited| limited == kind)
+    rules.compares_objects() || rules.limits.of_objects().any(|limited| limited == kind)
 }
 
 /// The judged objects, and the number of others that were created before the mark of `--since`.
@@ -87,7 +65,7 @@ pub(super) fn rows<'a>(
     let mut before_mark = 0;
     let groups = objects::groups(snapshot, |call, stack, time_ns| {
         let is_limited = rules.limits.of_objects().any(|kind| kind == call.kind);
-        let is_judged = is_limited || are_compared(rules) && snapshot.objects_known;
+        let is_judged = is_limited || rules.compares_objects() && snapshot.objects_known;
         let is_earlier = time_ns < since_ns;
         before_mark += u64::from(is_judged && is_earlier);
         is_judged && !is_earlier && sieve.lets_objects_through(stack, 1, stacks)

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::compare::Figure;
+use super::figure::Figure;
 use super::limits::{Measure, Scope};
 use super::totals::Hidden;
 use crate::analysis::function_name::plain;

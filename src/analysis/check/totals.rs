@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use super::Rules;
-use super::compare::Figure;
+use super::figure::Figure;
 use super::limits::{Limit, Measure, Scope};
 use super::selection::{Sorted, is_pool_by_stack, is_selected, since};
 use super::unseen::{LARGER_DEPTH, NAME_FRAMES, ROOM};

@@ -1,21 +1,15 @@
-//! What a rule speaks of and what was not seen of it, and the outcome that follows: the one place that decides it.
+//! What a rule speaks of and what was not seen of it.
 //!
-//! ```text
-//! a limit is broken ────────────────────► failed
-//! none is, but something is unseen ─────► no verdict
-//! none is, and everything was seen ─────► passed
-//! ```
-//!
-//! So a verdict passes only if everything that its rules speak of was seen and judged. Each rule adds what it lacks: what applies to
-//! the whole recording here, limits and the baseline in compare.rs, objects, classes and outliers in the files of these names. Whoever reads an input adds what is missing beside it ([`Verdict::lacks`]). Deliberately absent: what no recording
+//! A verdict passes only if everything that its rules speak of was seen and judged. Each rule adds what it lacks: what applies to
+//! the whole recording here, limits and the baseline in compare.rs, objects, classes and outliers in the files of these names. Whoever reads an input adds what is missing beside it ([`Verdict::lacks`](super::Verdict::lacks)). Deliberately absent: what no recording
 //! can show, such as the memory of a function without a hook; that is a warning.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
+use super::Rules;
 use super::limits::Besides;
-use super::{Breach, Rules, Verdict, objects};
 use crate::analysis::filter::{mark_time, no_mark};
 use crate::analysis::job::member::{Member, ranges};
 use crate::analysis::report::is_finished;
@@ -82,57 +76,6 @@ impl Unseen {
     }
 }
 
-/// What a check says. Of several inputs, the last one in this order counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Outcome {
-    Passed,
-    /// Nothing that was seen fails, but not everything was seen.
-    NoVerdict,
-    Failed,
-}
-
-impl Outcome {
-    fn of(breaches: &[Breach], unseen: &[Unseen]) -> Outcome {
-        match (breaches.is_empty(), unseen.is_empty()) {
-            (false, _) => Outcome::Failed,
-            (true, false) => Outcome::NoVerdict,
-            (true, true) => Outcome::Passed,
-        }
-    }
-
-    /// Of several inputs.
-    pub fn of_all(each: impl Iterator<Item = Outcome>) -> Outcome {
-        each.max().unwrap_or(Outcome::Passed)
-    }
-}
-
-/// In JSON, an outcome is the field `passed`; `breaches` and `unseen` tell the others apart.
-pub(super) fn is_passed<S: Serializer>(outcome: &Outcome, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_bool(*outcome == Outcome::Passed)
-}
-
-impl Verdict<'_> {
-    pub fn passed(&self) -> bool {
-        self.outcome == Outcome::Passed
-    }
-
-    /// Adds what was not seen. What the user accepts becomes a warning.
-    pub fn lacks(&mut self, unseen: impl IntoIterator<Item = Unseen>) {
-        for unseen in unseen {
-            match unseen.acceptable && self.limits.allow_losses {
-                true => self.warnings.push(format!("{} (--allow-losses)", unseen.what)),
-                false => self.unseen.push(unseen),
-            }
-        }
-        self.settle();
-    }
-
-    /// Must be called after each change of `breaches`.
-    pub(super) fn settle(&mut self) {
-        self.outcome = Outcome::of(&self.breaches, &self.unseen);
-    }
-}
-
 /// What to do if stacks were cut off.
 pub(super) const LARGER_DEPTH: &str = "record with a larger --depth";
 /// What to do if frames have no names.
@@ -149,7 +92,7 @@ pub(super) fn of_suppressions(
 ) -> Vec<Unseen> {
     let python = snapshot.process.python.as_ref();
     let has_python = python.is_none_or(|python| python.no_frames.is_none());
-    let judges_objects = rules.limits.of_objects().next().is_some() || objects::are_compared(rules);
+    let judges_objects = rules.limits.of_objects().next().is_some() || rules.compares_objects();
     let doubts = sieve.doubts(stacks, has_python).into_iter();
     let doubts = doubts.filter_map(|doubt| {
         let memory = Some(doubt.tally).filter(|tally| rules.could_be_broken_by(*tally, besides, |_| true));

@@ -23,11 +23,11 @@ use super::outliers::{Chance, Example, Range};
 use super::parallel::Judged;
 use super::sites::{ProcessSums, Site, Sites};
 use super::{Options, StandsOut, Unreadable};
+use crate::analysis::facts::{Instant, Row, SiteId, by_site, pair, rank, subtract};
 use crate::analysis::libraries::LibraryChange;
 use crate::analysis::opaque::OpaquePool;
 use crate::analysis::program::Program;
 use crate::analysis::tally::{Change, Tally};
-use crate::facts::{Instant, Row, SiteId, by_site, pair, rank, subtract};
 
 mod partners;
 

@@ -6,10 +6,12 @@ use std::ops::Deref;
 use serde::Serialize;
 
 use super::identity::Identity;
-use super::names::ProcessName;
 use crate::analysis::program::Program;
 use crate::analysis::words;
 use crate::snapshot::Snapshot;
+
+/// Rank, host and pid of a process.
+pub type ProcessName<'a> = (Option<u32>, &'a str, u32);
 
 /// A process of a job.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]

@@ -5,13 +5,12 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::member::{Member, ProcessRef, hosts, ranges};
+use super::member::{Member, ProcessName, ProcessRef, hosts, ranges};
 use super::outliers::{Example, Outliers};
 use super::parallel::{self, Finding, Judged, Peers, coordinate};
-use super::{Outlier, StandsOut};
+use crate::analysis::facts::StackId;
 use crate::analysis::program::Program;
 use crate::analysis::words;
-use crate::facts::StackId;
 use crate::job_variables::Dimension;
 
 /// Ranges of numbers, or processes, that a sentence lists.
@@ -26,9 +25,6 @@ pub enum Naming {
     Rank,
     Pid,
 }
-
-/// Rank, host and pid of a process.
-pub type ProcessName<'a> = (Option<u32>, &'a str, u32);
 
 impl Naming {
     /// `ranks`: of all processes.
@@ -108,6 +104,28 @@ impl Values {
             false => format!("{} to {}", self.text(from), self.text(to)),
         }
     }
+}
+
+/// Processes whose values are far from those of the others.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct StandsOut {
+    pub count: u64,
+    /// The sum of the distances from the median.
+    pub apart_bytes: u64,
+    /// Some of them, if there are many.
+    pub processes: Vec<Outlier>,
+    /// What is to be said of them.
+    pub sentence: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Outlier {
+    #[serde(flatten)]
+    pub process: ProcessRef,
+    /// What it holds, or gained.
+    pub bytes: i64,
 }
 
 /// The processes of a job, by number.

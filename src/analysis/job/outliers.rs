@@ -13,7 +13,7 @@
 use serde::Serialize;
 
 use crate::analysis::estimate::CERTAIN;
-use crate::facts::StackId;
+use crate::analysis::facts::StackId;
 
 /// The least distance from the median that matters.
 pub const LEAST: u64 = 64 << 10;

@@ -5,21 +5,78 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use foldhash::HashMap;
+use serde::Serialize;
 
 use super::member::Member;
-use super::names::{Names, Naming, Values};
+use super::names::{Names, Naming, StandsOut, Values};
 use super::outliers::{Chance, Example, Outliers, Range, judge, value};
 use super::parallel::{Finding, Judged, Peers};
-use super::sites::{ProcessSums, Sites};
-use super::{Options, ProcessesOut, Quantity, SiteRow, StandsOut};
+use super::sites::{ProcessSums, Site, Sites};
+use crate::analysis::facts::{Instant, Row, SiteId, StackId};
+use crate::analysis::filter::Filter;
 use crate::analysis::program::Program;
 use crate::analysis::tally::Tally;
-use crate::facts::{Instant, Row, SiteId, StackId};
 
 /// The most call sites of a program. Those of later processes are added up without a name.
 pub const SITES_MAX: usize = 1 << 18;
 /// The most stacks of a call site that are judged each by itself.
 const PATHS_MAX: usize = 32;
+
+/// What to show.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// The most rows.
+    pub top: Option<usize>,
+    /// Rows with less are cut off: in all processes together; in trends, in each process at all times.
+    pub min_bytes: u64,
+    /// The filter that the processes were read with.
+    pub filter: Filter,
+    /// Keep the values of each process at each call site, for charts.
+    pub values: bool,
+}
+
+/// A call site in all processes of a program.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct SiteRow {
+    pub program: Program,
+    pub site: Site,
+    /// Over all processes of the program.
+    #[serde(flatten)]
+    pub range: Range,
+    pub sum_count: u64,
+    /// The number of processes with this call site.
+    pub processes: u64,
+    /// The values differ too widely for a common one, so no process stands out.
+    pub differs: bool,
+    pub stands_out: Option<StandsOut>,
+    /// What each process holds, by its number, ascending; if [`Options::values`] asks for it.
+    #[serde(skip)]
+    pub values: Vec<Example>,
+}
+
+impl SiteRow {
+    pub fn tally(&self) -> Tally {
+        Tally::new(self.range.sum_bytes(), self.sum_count)
+    }
+}
+
+/// A sum over all memory of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Quantity {
+    Held,
+    Peak,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ProcessesOut {
+    pub what: Quantity,
+    #[serde(flatten)]
+    pub out: StandsOut,
+}
 
 /// One call site in all processes. With thousands of them its values are most of a job's memory, so they are packed.
 #[derive(Debug, Default)]

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::member::ProcessRef;
 use super::names::Names;
 use super::sites::{Site, Sites};
-use crate::facts::SiteId;
+use crate::analysis::facts::SiteId;
 use crate::kind::Kind;
 use crate::snapshot::Snapshot;
 

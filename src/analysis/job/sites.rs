@@ -10,6 +10,7 @@ use foldhash::HashMap;
 pub use crate::analysis::site::text::{Site, SiteFrame};
 
 use super::shared::{self, SharedPart};
+use crate::analysis::facts::{self, Instant, Row, SiteId, StackId, group};
 use crate::analysis::filter::mark_time;
 use crate::analysis::function_name::plain;
 use crate::analysis::groups::{Groups, Level};
@@ -20,7 +21,6 @@ use crate::analysis::site::{CallStack, CallStacks, Fingerprint, is_pool};
 use crate::analysis::stack_key::{StackKey, stack_keys};
 use crate::analysis::suppressions::Used;
 use crate::analysis::tally::Tally;
-use crate::facts::{self, Instant, Row, SiteId, StackId, group};
 use crate::kind::{Kind, Place};
 use crate::snapshot::{Snapshot, Stack};
 
@@ -469,7 +469,8 @@ mod tests {
         let (part, part_keys) = Sites::unknown(&snapshot, &keys, &sites.named(&keys));
         sites.learn(&part, &part_keys);
         let sums = ProcessSums::of(&snapshot, &sites.named(&keys), String::new());
-        let rows = crate::facts::by_site(&sums.sites).map(|row| (sites.get(row.site).label, row.tally.bytes / MIB));
+        let rows =
+            crate::analysis::facts::by_site(&sums.sites).map(|row| (sites.get(row.site).label, row.tally.bytes / MIB));
         let mut rows: Vec<_> = rows.collect();
         rows.sort();
         let expected = [
@@ -479,7 +480,7 @@ mod tests {
         ];
         assert_eq!(rows, expected.map(|(label, mib)| (label.to_owned(), mib)));
         // In a trend, too.
-        let facts = crate::facts::Facts::by(&snapshot, String::new(), By::Forward, &Default::default());
+        let facts = crate::analysis::facts::Facts::by(&snapshot, String::new(), By::Forward, &Default::default());
         let mut labels: Vec<_> = facts.rows.iter().map(|row| &facts.sites.text(row.site).label).collect();
         labels.sort();
         assert_eq!(labels, expected.map(|(label, _)| label));

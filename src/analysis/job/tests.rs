@@ -3,8 +3,8 @@
 use super::identity::Identity;
 use super::member::Member;
 use super::*;
+use crate::analysis::facts::{Instant, Row, SiteId};
 use crate::analysis::job::sites::Keys;
-use crate::facts::{Instant, Row, SiteId};
 use crate::sample::leaky;
 
 mod groups;

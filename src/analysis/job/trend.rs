@@ -14,13 +14,13 @@ use super::member::{Member, ProcessRef, hosts};
 use super::names::Names;
 use super::parallel::{Compared, groups};
 use super::sites::Site;
+use crate::analysis::facts::rank;
 use crate::analysis::opaque::OpaquePool;
 use crate::analysis::program::Program;
 use crate::analysis::site::Fingerprint;
 use crate::analysis::tally::Tally;
 use crate::analysis::trend::{Against, Class, Classes, Measure, POINTS_NEEDED, Trend};
 use crate::analysis::words;
-use crate::facts::rank;
 
 /// The value of [`JobTrend::format`].
 pub const FORMAT: &str = "culeak-job-trend";

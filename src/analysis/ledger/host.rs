@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use serde::Serialize;
 
 use super::driver_calls::{DriverCall, Purpose};
-use super::of_place;
 use crate::analysis::groups::Groups;
 use crate::analysis::site::CallStacks;
 use crate::analysis::tally::Tally;
@@ -34,7 +33,9 @@ pub enum HostLineKind {
 
 /// The lines with any bytes.
 pub(super) fn lines(snapshot: &Snapshot, stacks: &CallStacks, groups: &Groups) -> Vec<HostLine> {
-    let pools = of_place(groups, Place::Host).filter(|group| stacks.get(group.stack).allocator == Some("PyTorch"));
+    let pools = groups
+        .of_place(Place::Host)
+        .filter(|group| stacks.get(group.stack).allocator == Some("PyTorch"));
     let cache = Tally::total(pools.map(|group| group.tally()));
     let (mut contexts, mut other) = (Tally::default(), Tally::default());
     let mut purposes: HashMap<Option<usize>, Purpose> = HashMap::new();

@@ -19,7 +19,7 @@ use super::caches::LedgerTally;
 use super::driver_calls::{DriverCall, Purpose};
 use super::pages::{PAGE, PagedBlock, Pages};
 use super::{Line, LineKind};
-use crate::analysis::site::{CallStack, CallStacks};
+use crate::analysis::site::CallStacks;
 use crate::analysis::tally::Tally;
 use crate::kind::Kind;
 use crate::point::Point;
@@ -32,7 +32,7 @@ mod sorted;
 pub use memory_pools::{MemoryPool, PoolOf};
 pub use parts::Part;
 use parts::{Parts, by_binary, by_site};
-use sorted::{DEVICE_HEAP, GivenBack, Sorted};
+use sorted::{DEVICE_HEAP, GivenBack, Segment, Sorted, count, sum};
 
 /// The segments of one purpose when the process had most of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -90,28 +90,6 @@ fn add<'a>(lines: &mut Vec<Line<'a>>, what: LineKind, bytes: i128, count: u64, e
 /// As [`add`], of segments by their call sites.
 fn add_segments<'a>(lines: &mut Vec<Line<'a>>, what: LineKind, list: &[Segment<'_, 'a>], exact: bool) {
     add(lines, what, sum(list), count(list), exact, by_site(list));
-}
-
-/// Memory that the kernel driver gave, with the call that took it.
-#[derive(Clone, Copy)]
-struct Segment<'s, 'a> {
-    call: DriverCall<'a>,
-    stack: &'s CallStack<'a>,
-    bytes: u64,
-    /// The pool of the allocation that took it, if the program created that pool.
-    pool: Option<u64>,
-    /// The kernel whose code it was taken for.
-    kernel: Option<&'a str>,
-    /// It was given back after the time that the snapshot shows. The event log has neither pool nor kernel.
-    is_gone: bool,
-    /// Number of segments; 1 unless only their sum is known.
-    count: u64,
-}
-
-impl Segment<'_, '_> {
-    fn tally(&self) -> Tally {
-        Tally::new(self.bytes, self.count)
-    }
 }
 
 /// Whether segments of devices were recorded.
@@ -447,14 +425,6 @@ fn at_peak(snapshot: &Snapshot, device: usize, stacks: &CallStacks) -> Vec<AtPea
     let mut sums: Vec<_> = sums.collect();
     sums.sort_by_key(|sum| Reverse(sum.bytes));
     sums
-}
-
-fn count(list: &[Segment]) -> u64 {
-    list.iter().map(|taken| taken.count).fold(0, u64::saturating_add)
-}
-
-fn sum(list: &[Segment]) -> i128 {
-    list.iter().map(|taken| i128::from(taken.bytes)).sum()
 }
 
 /// The recorded blocks of a device, by the calls that made them.

@@ -1,10 +1,15 @@
 //! Warnings with advice, and the command to run next.
 
-use super::*;
-use crate::analysis::opaque::recording_command;
+use super::totals::sum;
+use super::{By, Options, Row, Totals};
+use crate::analysis::groups::Groups;
+use crate::analysis::objects::Objects;
+use crate::analysis::opaque::{OpaquePool, recording_command};
+use crate::analysis::tally::Tally;
 use crate::analysis::whatif::ignored_settings;
-use crate::analysis::words::{count, plural, quoted};
-use crate::snapshot::EndOf;
+use crate::analysis::words::{count, plural, quoted, shell_word};
+use crate::point::Point;
+use crate::snapshot::{EndOf, Losses, ProcessState, Snapshot};
 
 /// What the recording lacks, and settings that had no effect.
 pub fn losses(snapshot: &Snapshot) -> Vec<String> {

@@ -1,12 +1,22 @@
 //! Groups live records into rows, and sorts the rows.
 
 use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
 
-use super::*;
+use super::places::{HOST_MEMORY, device_name, place_name, stream_name};
+use super::rows::{CALLERS_KEPT, Row, RowCaller, RowForward, RowStack, STACKS_KEPT};
 use crate::analysis::callers;
+use crate::analysis::categories::{Categories, Sorter};
+use crate::analysis::estimate::{Errors, Estimate};
 use crate::analysis::filter::{Filter, Filtering};
-use crate::analysis::site::{NO_STACK, python_line};
+use crate::analysis::groups::{Group, Groups, Level};
+use crate::analysis::opaque::OpaquePool;
+use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame, NO_STACK, file_name, python_line};
+use crate::analysis::tally::Tally;
+use crate::analysis::why::modules;
+use crate::kind::{Kind, Place};
 use crate::named;
+use crate::snapshot::{Snapshot, Stream};
 
 named! {
     /// What the records of a row have in common.
@@ -234,6 +244,20 @@ impl Exact {
     }
 }
 
+/// Rows made of these groups, largest first, for checks and comparisons.
+pub fn rows_by<'a: 'b, 'b>(
+    snapshot: &'a Snapshot,
+    stacks: &CallStacks<'a>,
+    groups: impl Iterator<Item = &'b Group<'a>>,
+    by: By,
+) -> Vec<Row<'a>> {
+    let categories = Categories::default();
+    let sorter = Sorter::new(&categories, snapshot);
+    let mut rows = rows(snapshot, stacks, groups, by, &sorter, STACKS_KEPT);
+    Sort::Bytes.apply(&mut rows);
+    rows
+}
+
 pub(super) fn rows<'a: 'b, 'b>(
     snapshot: &'a Snapshot,
     stacks: &CallStacks<'a>,
@@ -437,7 +461,7 @@ fn label(snapshot: &Snapshot, stacks: &CallStacks, group: &Group, by: By, sorter
         },
         By::Thread => thread_name(snapshot, call.thread),
         By::Api => call.api.clone(),
-        By::Module => why::modules::label(snapshot, group.apart >> 1),
+        By::Module => modules::label(snapshot, group.apart >> 1),
         By::File => match site.map_or("", module_of) {
             "" => "(no module)".to_owned(),
             module => file_name(module).to_owned(),

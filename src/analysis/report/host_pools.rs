@@ -3,10 +3,12 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::{OpaquePool, Place, Report, Row, SiteHolders, Tally};
+use super::{Report, Row};
+use crate::analysis::opaque::OpaquePool;
 use crate::analysis::site::Fingerprint;
-use crate::analysis::why::SiteHolder;
-use crate::kind::Kind;
+use crate::analysis::tally::Tally;
+use crate::analysis::why::{SiteHolder, SiteHolders};
+use crate::kind::{Kind, Place};
 use crate::snapshot::Class;
 
 /// Less than this of a pool without a sure holder is not worth a row: PyTorch alone keeps 4 bytes for a seed.

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::analysis::estimate::Errors;
-use crate::analysis::objects::OfObjects;
 use crate::analysis::site::{CallStack, Frame};
 use crate::analysis::tally::Tally;
 use crate::kind::Kind;
@@ -99,6 +98,24 @@ pub struct RowStack<'a> {
     pub tally: Tally,
     #[serde(flatten)]
     pub stack: CallStack<'a>,
+}
+
+/// Names of kernels in a row.
+pub const KERNELS: usize = 3;
+
+/// What a row of objects has besides their number.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct OfObjects<'a> {
+    pub kind: Kind,
+    /// Executable graphs: the nodes of the smallest and of the largest.
+    pub nodes: Option<(u64, u64)>,
+    /// Modules and libraries: the kernels that were looked up in them first, by name; at most [`KERNELS`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub kernels: Vec<&'a str>,
+    /// What holds the handles of most of those that were searched for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_by: Option<String>,
 }
 
 impl<'a> Row<'a> {

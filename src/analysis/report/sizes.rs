@@ -7,9 +7,11 @@ use std::cmp::Reverse;
 
 use foldhash::HashSet;
 
-use super::{Cut, Filtering, Options, Sieve, Sort};
+use super::{Cut, Options, Sort};
+use crate::analysis::filter::Filtering;
 use crate::analysis::groups::Groups;
 use crate::analysis::site::CallStacks;
+use crate::analysis::suppressions::Sieve;
 use crate::reader::progress::{Progress, Unit};
 use crate::snapshot::Snapshot;
 use crate::snapshot::allocations::in_two_threads;

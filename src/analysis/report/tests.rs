@@ -1,9 +1,14 @@
+use std::collections::BTreeMap;
+
+use super::totals::sum;
 use super::*;
-use crate::analysis::filter::Location;
+use crate::analysis::filter::{Filter, Location};
+use crate::analysis::site::Frame;
 use crate::analysis::suppressions::Pattern;
 use crate::kind::Kind;
+use crate::point::Point;
 use crate::sample::{self, MAIN, MIB, PYTHON, RUNTIME, Sample, serving};
-use crate::snapshot::{Automatic, Reason};
+use crate::snapshot::{Automatic, ProcessState, Reason};
 
 fn report(snapshot: &Snapshot) -> Report<'_> {
     Report::of(

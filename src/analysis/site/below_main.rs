@@ -3,7 +3,7 @@
 //! Its callers belong to libc, to a language's runtime, or to `_start`; they get the role [`Role::BelowMain`].
 //! Deliberately absent: the outer end of Python lines, which `python` folds.
 
-use super::{Expanded, Frame, Role};
+use super::{Frame, Role};
 use crate::analysis::function_name::plain;
 
 /// What the name of a frame implies for the end of a stack.
@@ -17,6 +17,16 @@ pub(super) enum End {
     Outside,
     /// The frame waits for threads, whose stacks continue with it.
     Waits,
+}
+
+/// A frame with everything that follows from its names. Computed once per location, because thousands of stacks share
+/// one.
+#[derive(Clone, Copy)]
+pub(super) struct Expanded<'a> {
+    pub frame: Frame<'a>,
+    pub end: End,
+    /// The owner of the caching allocator that the function belongs to.
+    pub allocator: Option<&'static str>,
 }
 
 pub(super) fn end(frame: &Frame) -> End {

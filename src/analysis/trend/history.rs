@@ -6,8 +6,8 @@
 //! that of [`Trend::of`].
 
 use super::{Options, Trend};
+use crate::analysis::facts::{Facts, Instant, Row};
 use crate::analysis::tally::Tally;
-use crate::facts::{Facts, Instant, Row};
 
 /// The most points, an even number.
 pub const POINTS_MAX: usize = 120;

@@ -3,8 +3,8 @@
 //! A restarted program begins after its predecessor's last snapshot. Ranks of a job run at the same time, so each is a
 //! separate lineage, although all run one program.
 
+use crate::analysis::facts::{Facts, Instant};
 use crate::analysis::program::Program;
-use crate::facts::{Facts, Instant};
 use crate::job_variables::is_of_job;
 
 /// The facts of each lineage, in order of time, without duplicates.

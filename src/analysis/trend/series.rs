@@ -10,8 +10,8 @@ use super::{
     Against, Classes, DeviceTrend, Evidence, FORMAT, Measure, Options, Point, ProcessSpan, Row, Series, Trend, VERSION,
 };
 use crate::analysis::estimate::sampled;
+use crate::analysis::facts::{self, Facts, Instant, SiteId};
 use crate::analysis::tally::Tally;
-use crate::facts::{self, Facts, Instant, SiteId};
 
 const NS_PER_HOUR: f64 = 3_600e9;
 
@@ -29,68 +29,72 @@ struct Segment {
     at_end: Option<usize>,
 }
 
-pub(super) fn trend(facts: &Facts, options: &Options) -> Trend {
-    let instants = &facts.instants;
-    let processes = processes(instants);
-    let are_runs = processes.len() > 1 && processes.iter().all(|process| process.points == 1);
-    let against = if are_runs { Against::Runs } else { options.against };
-    let points = points(facts, against);
-    let segments = segments(&points, against);
-    let devices = devices(instants);
-    let is_sampled = instants.iter().any(|instant| instant.sampling.is_some());
-    let sum_grows = is_sampled && sum_grows(&points, &segments, against);
-    let rows: Vec<Row> = collect(facts)
-        .into_iter()
-        .map(|collected| row(facts, collected, &segments, &points, against, &devices))
-        .collect();
-    let mut classes = Classes::default();
-    for row in &rows {
-        classes.add(row.class);
+impl Trend {
+    /// Judges one lineage.
+    pub fn of(facts: &Facts, options: &Options) -> Trend {
+        let instants = &facts.instants;
+        let processes = processes(instants);
+        let are_runs = processes.len() > 1 && processes.iter().all(|process| process.points == 1);
+        let against = if are_runs { Against::Runs } else { options.against };
+        let points = points(facts, against);
+        let segments = segments(&points, against);
+        let devices = devices(instants);
+        let is_sampled = instants.iter().any(|instant| instant.sampling.is_some());
+        let sum_grows = is_sampled && sum_grows(&points, &segments, against);
+        let rows: Vec<Row> = collect(facts)
+            .into_iter()
+            .map(|collected| row(facts, collected, &segments, &points, against, &devices))
+            .collect();
+        let mut classes = Classes::default();
+        for row in &rows {
+            classes.add(row.class);
+        }
+        let devices = devices.into_iter().map(|device| device.with_pace_of(&rows)).collect();
+        let order = |a: &Row, b: &Row| {
+            (a.class.cmp(&b.class))
+                .then_with(|| a.site.is_of_library().cmp(&b.site.is_of_library()))
+                .then_with(|| b.score.total_cmp(&a.score))
+                .then_with(|| b.bytes.most.cmp(&a.bytes.most))
+                .then_with(|| a.site.label.cmp(&b.site.label))
+                .then_with(|| a.site.fingerprint.cmp(&b.site.fingerprint))
+        };
+        let moves = |series: &[u64]| series.windows(2).any(|pair| pair[0] != pair[1]);
+        let wanted = |row: &Row| {
+            row.bytes.most >= options.min_bytes
+                && (options.all || moves(&row.series.bytes) || moves(&row.series.counts))
+        };
+        let too_few = |segment: &&Segment| compared(segment, &points, against).len() < POINTS_NEEDED;
+        let short_processes = segments.iter().filter(too_few).count();
+        let mut trend = Trend {
+            format: FORMAT,
+            version: VERSION,
+            program: instants
+                .last()
+                .map_or_else(Default::default, |instant| instant.member.program.clone()),
+            against,
+            points_needed: POINTS_NEEDED,
+            too_few: segments.iter().all(|segment| segment.running.len() < POINTS_NEEDED),
+            no_marks: against == Against::Marks && segments.iter().all(|segment| passes_no_mark(segment, &points)),
+            too_few_marks: against == Against::Marks && short_processes == segments.len(),
+            short_processes,
+            unjudged: Vec::new(),
+            hidden_rows: 0,
+            warnings: warnings(instants, &points, against),
+            opaque_pools: (instants.iter().rev())
+                .find(|instant| !instant.at_end)
+                .or(instants.last())
+                .map_or_else(Vec::new, |instant| instant.opaque_pools.clone()),
+            processes,
+            points,
+            rows,
+            growing: classes.growing(),
+            classes,
+            devices,
+        };
+        trend.unjudged = unjudged(&trend, instants, sum_grows);
+        trend.hidden_rows = facts::rank(&mut trend.rows, order, wanted, options.top);
+        trend
     }
-    let devices = devices.into_iter().map(|device| device.with_pace_of(&rows)).collect();
-    let order = |a: &Row, b: &Row| {
-        (a.class.cmp(&b.class))
-            .then_with(|| a.site.is_of_library().cmp(&b.site.is_of_library()))
-            .then_with(|| b.score.total_cmp(&a.score))
-            .then_with(|| b.bytes.most.cmp(&a.bytes.most))
-            .then_with(|| a.site.label.cmp(&b.site.label))
-            .then_with(|| a.site.fingerprint.cmp(&b.site.fingerprint))
-    };
-    let moves = |series: &[u64]| series.windows(2).any(|pair| pair[0] != pair[1]);
-    let wanted = |row: &Row| {
-        row.bytes.most >= options.min_bytes && (options.all || moves(&row.series.bytes) || moves(&row.series.counts))
-    };
-    let too_few = |segment: &&Segment| compared(segment, &points, against).len() < POINTS_NEEDED;
-    let short_processes = segments.iter().filter(too_few).count();
-    let mut trend = Trend {
-        format: FORMAT,
-        version: VERSION,
-        program: instants
-            .last()
-            .map_or_else(Default::default, |instant| instant.member.program.clone()),
-        against,
-        points_needed: POINTS_NEEDED,
-        too_few: segments.iter().all(|segment| segment.running.len() < POINTS_NEEDED),
-        no_marks: against == Against::Marks && segments.iter().all(|segment| passes_no_mark(segment, &points)),
-        too_few_marks: against == Against::Marks && short_processes == segments.len(),
-        short_processes,
-        unjudged: Vec::new(),
-        hidden_rows: 0,
-        warnings: warnings(instants, &points, against),
-        opaque_pools: (instants.iter().rev())
-            .find(|instant| !instant.at_end)
-            .or(instants.last())
-            .map_or_else(Vec::new, |instant| instant.opaque_pools.clone()),
-        processes,
-        points,
-        rows,
-        growing: classes.growing(),
-        classes,
-        devices,
-    };
-    trend.unjudged = unjudged(&trend, instants, sum_grows);
-    trend.hidden_rows = facts::rank(&mut trend.rows, order, wanted, options.top);
-    trend
 }
 
 /// Whether all points of a running process lie between the same two marks, so growth cannot be measured against marks.

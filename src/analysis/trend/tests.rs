@@ -1,9 +1,9 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::analysis::facts::{DeviceUse, Facts, Instant, Sites};
 use crate::analysis::pairing::Key;
 use crate::analysis::site::Fingerprint;
-use crate::facts::{DeviceUse, Facts, Instant, Sites};
 use crate::kind::Kind;
 use crate::sample::{MAIN, MIB, PYTHON, RUNTIME, Sample};
 use crate::snapshot::{Automatic, DeviceUsage, Mark, ProcessState, Reason, Snapshot, Usage};
@@ -42,7 +42,7 @@ fn summaries_of(values: &[(u64, u64)], times: &[u64]) -> Vec<Summary> {
             stack: Vec::new(),
             parts_after: None,
         };
-        let row = crate::facts::Row {
+        let row = crate::analysis::facts::Row {
             tally: Tally { bytes, count },
             device: Some(0),
             ..Default::default()

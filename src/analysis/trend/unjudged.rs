@@ -1,8 +1,8 @@
 //! What snapshots do not show of the growth of a program, in sentences `what; what to do`. `--fail-on growing` passes only without.
 
 use super::{Against, Trend};
+use crate::analysis::facts::Instant;
 use crate::analysis::words::{bytes, plural};
-use crate::facts::Instant;
 
 /// Memory that is in no call site, or in one that differs between snapshots of the same line.
 pub(super) fn in_no_site(instants: &[Instant]) -> Vec<String> {

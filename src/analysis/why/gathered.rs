@@ -1,34 +1,17 @@
 //! The selected memory of a snapshot, added up by path and call site.
 
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 
-use super::retained::{retained_by, whole_retainers, without_indices};
-use super::*;
-use crate::analysis::why::words::path_text;
-
-/// What paths must have in common to be in one group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct OriginKey<'a> {
-    pub class: Class,
-    pub root: RootKind,
-    /// As [`HolderPath::origin`].
-    pub origin: &'a str,
-    pub origin_type: &'a str,
-    pub note: Option<&'a str>,
-}
-
-impl<'a> OriginKey<'a> {
-    pub fn of(path: &'a HolderPath) -> OriginKey<'a> {
-        OriginKey {
-            class: path.class,
-            root: path.root,
-            origin: &path.origin,
-            origin_type: &path.origin_type,
-            note: path.note.as_deref(),
-        }
-    }
-}
+use super::retained::{retained_by, whole_retainers};
+use super::rows::UNNAMED_POOL;
+use super::words::{path_text, without_indices};
+use super::{Also, HolderRow, Matched, Modules, Options, Origin, OriginKey, Pool, Selector, TensorRow};
+use crate::analysis::filter::Filtering;
+use crate::analysis::groups::{Groups, Level};
+use crate::analysis::site::{CallStacks, Fingerprint};
+use crate::analysis::tally::Tally;
+use crate::snapshot::{Class, HeldBlock, HolderPath, Holders, Retainer, Snapshot};
 
 /// Blocks of one call site and one path.
 pub(super) struct Row {

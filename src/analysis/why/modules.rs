@@ -6,9 +6,14 @@
 //!     layers.*.linear1 (6 × Linear)
 //! ```
 
-use super::*;
+use std::collections::{BTreeMap, HashMap};
+
+use serde::Serialize;
+
+use super::words::without_indices;
 use crate::analysis::preorder::preorder;
-use crate::snapshot::OwnerModule;
+use crate::analysis::tally::Tally;
+use crate::snapshot::{HeldBlock, Holders, OwnerModule, Snapshot, is_default};
 
 /// Modules deeper than this are a part of the one around them.
 const DEEPEST: usize = 64;
@@ -202,7 +207,7 @@ fn name_in<'r>(row: &'r ModuleRow, around: &str) -> &'r str {
 fn without_numbers(name: &str) -> String {
     match !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit()) {
         true => "*".to_owned(),
-        false => retained::without_indices(name, false),
+        false => without_indices(name, false),
     }
 }
 

@@ -1,8 +1,14 @@
 //! What would be freed with each holder, and what caching allocators keep.
 
-use super::*;
-use crate::analysis::ledger::LineKind;
+use std::collections::{BTreeMap, HashMap};
+
+use super::rows::UNNAMED_POOL;
+use super::words::{untyped, without_indices};
+use super::{Options, Origin, OriginKey, Pool, Retained};
+use crate::analysis::ledger::{Ledger, LineKind};
+use crate::analysis::tally::Tally;
 use crate::analysis::words::count;
+use crate::snapshot::{Class, HeldBlock, Holders, Retainer, RootKind};
 
 /// What the retainers around which there is no other free, by root and name without the type. Retainers of one name are
 /// different objects (the locals of two calls of a function, modules of the same name), so their memory is added up. To drop
@@ -16,14 +22,6 @@ pub(super) fn whole_retainers(holders: &Holders) -> HashMap<(RootKind, &str), Ta
         }
     }
     whole
-}
-
-/// `__main__.keep` of `__main__.keep (list of 60)`.
-pub(crate) fn untyped(name: &str) -> &str {
-    match name.rsplit_once(" (") {
-        Some((untyped, _)) if name.ends_with(')') => untyped,
-        _ => name,
-    }
 }
 
 /// `is_known`: it is known of all memory of the origin what frees it.
@@ -170,22 +168,6 @@ fn below(all: &[Retainer], children: &mut HashMap<Option<usize>, Vec<usize>>, gr
             false => return inner,
         }
     }
-}
-
-/// The name with `*` in place of numbers in brackets, or of everything in brackets.
-pub(super) fn without_indices(name: &str, all_keys: bool) -> String {
-    let mut shape = String::with_capacity(name.len());
-    let mut rest = name;
-    while let Some((before, after)) = rest.split_once('[') {
-        let Some((key, behind)) = after.split_once(']') else {
-            break;
-        };
-        let is_number = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_digit());
-        let key = if is_number || all_keys { "*" } else { key };
-        shape.push_str(&format!("{before}[{key}]"));
-        rest = behind;
-    }
-    shape + rest
 }
 
 /// The largest nodes of a tree. A node is as large as those below it, so these are a tree too.

@@ -1,12 +1,50 @@
-//! What a user names on the command line: a block, a line, or call sites.
+//! What a user asks for: which memory (a block, a line, or call sites), and how much to show of it.
 
 use std::fmt;
 use std::str::FromStr;
 
+use serde::Serialize;
+
+use super::Retained;
+use crate::analysis::filter::Filter;
 use crate::analysis::site::{CallStack, Frame};
 use crate::analysis::suppressions::Pattern;
-use crate::analysis::why::Matched;
-use crate::snapshot::{Allocation, HolderPath};
+use crate::snapshot::{Allocation, Class, HolderPath};
+
+/// Which memory, and how much to show.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// The input as named on the command line, for the next command.
+    pub source: String,
+    /// The core file that was searched.
+    pub core: Option<String>,
+    pub selector: Option<Selector>,
+    pub class: Option<Class>,
+    pub filter: Filter,
+    /// The most origins, and the most retainers.
+    pub top: Option<usize>,
+    /// The most rows of one origin.
+    pub rows: Option<usize>,
+    /// Origins and retainers with fewer bytes are cut off.
+    pub min_bytes: u64,
+    /// Rank holders by the host memory that they keep.
+    pub host: bool,
+}
+
+impl Options {
+    /// By what a holder is ranked.
+    pub(super) fn size(&self, retained: &Retained) -> u64 {
+        if self.host {
+            retained.host_bytes
+        } else {
+            retained.tally.bytes
+        }
+    }
+
+    pub(super) fn selects_all(&self) -> bool {
+        self.selector.is_none() && self.class.is_none() && self.filter.is_empty()
+    }
+}
 
 /// What a user names on the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +56,19 @@ pub enum Selector {
     /// Call sites whose function, file or module matches; if there are none, holders whose text matches; if there are none,
     /// stacks with a frame that matches, as for a line.
     Site(Pattern),
+}
+
+/// What a selector names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Matched {
+    /// Blocks by their call site or their address.
+    Site,
+    /// What holds them, since no call site matches: the origin of the path.
+    Holder,
+    /// Another frame of their stacks, since neither matches.
+    Caller,
 }
 
 impl FromStr for Selector {

@@ -1,8 +1,17 @@
 //! The holders of each call site's memory, for reports.
 
-use super::gathered::{Row, also, grouped};
-use super::*;
-use crate::analysis::why::words::path_text;
+use std::collections::HashMap;
+
+use serde::Serialize;
+
+use super::gathered::{Gathered, Row, also, grouped};
+use super::words::path_text;
+use super::{Also, Matched, Modules, Options, OriginKey};
+use crate::analysis::filter::Filter;
+use crate::analysis::groups::Groups;
+use crate::analysis::site::{CallStacks, Fingerprint};
+use crate::analysis::tally::Tally;
+use crate::snapshot::{Class, HolderPath, Snapshot};
 
 /// The holders of one call site's memory.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -1,8 +1,9 @@
 use super::words::path_text;
 use super::*;
+use crate::analysis::filter::Filter;
 use crate::analysis::report::{self, Report};
 use crate::sample::{MIB, held, leaky, modelled};
-use crate::snapshot::{Retainer, Step};
+use crate::snapshot::{HolderPath, Retainer, RootKind, Step};
 
 fn why<'a>(snapshot: &'a Snapshot, options: &Options) -> Why<'a> {
     Why::of(snapshot, options).expect("an answer")

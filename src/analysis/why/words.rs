@@ -2,7 +2,8 @@
 
 use std::borrow::Cow;
 
-use super::OriginKey;
+use serde::Serialize;
+
 use crate::snapshot::{Class, HolderPath, RootKind, Step};
 
 /// The steps at each end of a path that are written out. A path that is not made of runs is far shorter.
@@ -84,12 +85,36 @@ fn bounded(text: &str) -> Cow<'_, str> {
     }
 }
 
+/// What paths must have in common to be in one group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct OriginKey<'a> {
+    pub class: Class,
+    pub root: RootKind,
+    /// As [`HolderPath::origin`].
+    pub origin: &'a str,
+    pub origin_type: &'a str,
+    pub note: Option<&'a str>,
+}
+
 /// The path and its origin: `__main__.keep (list of 60): keep[*] → Tensor → storage`.
 pub fn whole_path_text(path: &HolderPath) -> String {
     let origin = OriginKey::of(path).text();
     match path_text(path) {
         steps if steps.is_empty() => origin,
         steps => format!("{origin}: {steps}"),
+    }
+}
+
+impl<'a> OriginKey<'a> {
+    pub fn of(path: &'a HolderPath) -> OriginKey<'a> {
+        OriginKey {
+            class: path.class,
+            root: path.root,
+            origin: &path.origin,
+            origin_type: &path.origin_type,
+            note: path.note.as_deref(),
+        }
     }
 }
 
@@ -151,4 +176,28 @@ pub fn meaning(class: Class) -> &'static str {
         Class::OverCounted => ": a reference to a Python object was never released",
         Class::Lost => ": no pointer to it is left, so nothing can free it",
     }
+}
+
+/// `__main__.keep` of `__main__.keep (list of 60)`.
+pub(crate) fn untyped(name: &str) -> &str {
+    match name.rsplit_once(" (") {
+        Some((untyped, _)) if name.ends_with(')') => untyped,
+        _ => name,
+    }
+}
+
+/// The name with `*` in place of numbers in brackets, or of everything in brackets.
+pub(super) fn without_indices(name: &str, all_keys: bool) -> String {
+    let mut shape = String::with_capacity(name.len());
+    let mut rest = name;
+    while let Some((before, after)) = rest.split_once('[') {
+        let Some((key, behind)) = after.split_once(']') else {
+            break;
+        };
+        let is_number = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_digit());
+        let key = if is_number || all_keys { "*" } else { key };
+        shape.push_str(&format!("{before}[{key}]"));
+        rest = behind;
+    }
+    shape + rest
 }

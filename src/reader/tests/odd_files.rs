@@ -1,5 +1,7 @@
 //! Recordings of processes that are hard to judge, and files that are no recordings.
 
+use std::collections::HashMap;
+
 use super::*;
 
 /// Overwrites a word of the header.

@@ -1,9 +1,9 @@
 //! Changes of a job: the call sites that changed, each with who changed by how much, then the processes.
 
+use culeak::analysis::facts::Instant;
 use culeak::analysis::job::diff::{By, JobDiff, Pair, SiteChange};
 use culeak::analysis::report::shell_word;
 use culeak::analysis::tally::Tally;
-use culeak::facts::Instant;
 
 use super::{bad_if, members, part, stands_out, subject, unreadable};
 use crate::document::{Cell, Document, Rows, WARN, counted, dim, styled};

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::By;
+use crate::analysis::facts::Instant;
 use crate::analysis::job::sites::ProcessSums;
 use crate::analysis::site::file_name;
-use crate::facts::Instant;
 
 /// The indices of processes before and after that are compared, and why.
 pub fn partners(before: &[ProcessSums], after: &[ProcessSums], warnings: &mut Vec<String>) -> Vec<(usize, usize, By)> {

@@ -31,7 +31,7 @@ fn call_sites_of_the_program_are_before_pools_that_changed_more() {
         let mut side = side(run, 8, |_| vec![own]);
         for sums in &mut side.processes {
             let tally = Tally::new(pool, 1);
-            sums.sites.push(crate::facts::Row::at(1, Some(9), tally, 0.0));
+            sums.sites.push(crate::analysis::facts::Row::at(1, Some(9), tally, 0.0));
         }
         side
     };

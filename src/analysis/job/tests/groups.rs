@@ -1,6 +1,7 @@
 //! Ranks in parallel groups, and call sites of several stacks.
 
 use super::*;
+use crate::analysis::filter::Filter;
 use crate::job_variables::Dimension;
 
 /// A rank of 4 pipeline stages, 2 tensor ranks and 8 replicas.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::Segment;
+use super::sorted::Segment;
 use crate::analysis::ledger::driver_calls::Purpose;
 use crate::analysis::site::CallStacks;
 use crate::kind::Kind;

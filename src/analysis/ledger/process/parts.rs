@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use serde::Serialize;
 
-use super::Segment;
+use super::sorted::Segment;
 use crate::analysis::tally::Tally;
 
 /// A part of a line.

@@ -10,8 +10,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
 use super::super::driver_calls::{DriverCall, Purpose};
-use super::{Segment, sum};
-use crate::analysis::site::CallStacks;
+use crate::analysis::site::{CallStack, CallStacks};
 use crate::analysis::tally::Tally;
 use crate::kind::Kind;
 use crate::snapshot::Snapshot;
@@ -23,6 +22,36 @@ const SMALLEST_LOCAL_POOL: u64 = 100 * MIB;
 const GRAPH_CHUNK: u64 = 32 * MIB;
 /// What the first launch of a kernel with `malloc` takes, unless the program changed the limit: 8 MiB, and 2 MiB more.
 pub(super) const DEVICE_HEAP: u64 = 10 * MIB;
+
+/// Memory that the kernel driver gave, with the call that took it.
+#[derive(Clone, Copy)]
+pub(super) struct Segment<'s, 'a> {
+    pub call: DriverCall<'a>,
+    pub stack: &'s CallStack<'a>,
+    pub bytes: u64,
+    /// The pool of the allocation that took it, if the program created that pool.
+    pub pool: Option<u64>,
+    /// The kernel whose code it was taken for.
+    pub kernel: Option<&'a str>,
+    /// It was given back after the time that the snapshot shows. The event log has neither pool nor kernel.
+    pub is_gone: bool,
+    /// Number of segments; 1 unless only their sum is known.
+    pub count: u64,
+}
+
+impl Segment<'_, '_> {
+    pub fn tally(&self) -> Tally {
+        Tally::new(self.bytes, self.count)
+    }
+}
+
+pub(super) fn count(list: &[Segment]) -> u64 {
+    list.iter().map(|taken| taken.count).fold(0, u64::saturating_add)
+}
+
+pub(super) fn sum(list: &[Segment]) -> i128 {
+    list.iter().map(|taken| i128::from(taken.bytes)).sum()
+}
 
 /// The pools for local memory that were given back, as far as sums by stack show them.
 #[derive(Default)]
