@@ -3,7 +3,11 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-CRATES, MOST = ["cli/holders/src/lib.rs"], 3
+CRATES = [
+    "cli/holders/src/lib.rs",
+    "cli/src/main.rs",
+]
+MOST = 3
 
 
 def files(file, at=()):
