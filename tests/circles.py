@@ -6,6 +6,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CRATES = [
     "cli/holders/src/lib.rs",
     "src/lib.rs",
+    "cli/src/main.rs",
 ]
 MOST = 3
 

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The page shows the documents of the terminal, so they cannot disagree, and they are readable in a browser without scripts. Scripts
-//! sort and search their tables, and draw the two things that only a page has: the graph of stacks and memory over time (of a diff, `side_by_side.rs` draws the latter). They read
+//! sort and search their tables, and draw the two things that only a page has: the graph of stacks and memory over time (of a diff, `text/diff/side_by_side.rs` draws the latter). They read
 //! compressed data and pass it to the browser as text, never as markup; the policy forbids markup from strings.
 //!
 //! The scripts, in order of their dependencies: `elements.js` (building blocks), `units.js` (formats numbers), `tables.js`
@@ -23,30 +23,18 @@ use crate::document::Document;
 
 mod columns;
 mod data;
-mod diff;
 mod graph;
 mod page;
-mod report;
-mod side_by_side;
 mod stacks;
 mod timeline;
 
-pub use diff::write as write_diff;
-pub use report::{Item, write as write_report};
+pub use graph::{Graphs, Item};
+pub use page::{Section, write as write_sections};
 
 /// Rows of a table that a page has at most.
 pub const ROWS: usize = 1000;
 /// Rows that each have their stacks below them.
-const ROWS_WITH_STACKS: usize = 500;
-
-/// What a page shows of one of its processes.
-pub struct Section {
-    /// The entry of the list of processes.
-    pub name: String,
-    pub document: Document,
-    /// What follows the graphs, if there are any.
-    pub below: Document,
-}
+pub const ROWS_WITH_STACKS: usize = 500;
 
 /// Writes documents as one page.
 pub fn write(title: &str, documents: Vec<(String, Document)>, out: &mut dyn Write) -> io::Result<()> {
@@ -55,7 +43,7 @@ pub fn write(title: &str, documents: Vec<(String, Document)>, out: &mut dyn Writ
         document,
         below: Document::default(),
     });
-    page::write(title, &sections.collect::<Vec<_>>(), None, out)
+    write_sections(title, &sections.collect::<Vec<_>>(), None, out)
 }
 
 #[cfg(test)]

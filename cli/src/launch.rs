@@ -6,7 +6,6 @@
 
 pub mod environment;
 pub mod holds;
-pub mod incomplete;
 mod no_pool;
 pub mod preload;
 pub mod proof;

@@ -5,19 +5,23 @@
 //! protected ([`crate::output::protect`]), so that no command replaces them.
 //!
 //! [`at`] reduces an input to a point in time, [`segments`] puts the kernel driver's side in the place of the memory, [`holders`]
-//! searches for what keeps its memory alive, [`kept`] keeps inputs in memory, [`packages`] adds versions, [`sidecar`] adds holders that `run --why` found, and [`many`] adds several inputs up
-//! as one job. Deliberately absent: symbols; see `symbolize`.
+//! searches for what keeps its memory alive, [`kept`] keeps inputs in memory, [`names`] has names looked up, [`packages`] adds
+//! versions, [`sidecar`] adds holders that `run --why` found, and [`many`] adds several inputs up as one job. Deliberately absent:
+//! reading symbols; see `symbolize`.
 
 pub mod at;
 mod by_holder;
 pub use by_holder::name_by_holder;
 mod file;
 pub mod holders;
+pub mod incomplete;
 pub mod kept;
 mod listed;
+mod loaded;
 pub mod many;
 mod members;
 pub mod memory_viz;
+pub mod names;
 pub mod packages;
 mod process;
 pub mod segments;
@@ -33,9 +37,8 @@ use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use culeak::analysis::check::{self, Rules, Unseen, Verdict};
+use culeak::analysis::check::Unseen;
 use culeak::analysis::lives::Logged;
-use culeak::analysis::points::Points;
 use culeak::reader::{self, ReadError};
 use culeak::snapshot::Snapshot;
 use culeak::timeline::Timeline;
@@ -43,60 +46,17 @@ use culeak::timeline::Timeline;
 pub use by_holder::by_holder;
 pub use file::must_be_recording;
 pub use listed::in_folder;
+pub use loaded::Loaded;
 pub use members::Members;
-pub use process::{as_pid, has_no_library, process_lives, recording_of};
+pub use names::NameArgs;
+pub use process::{as_pid, forbid_searches, has_no_library, process_lives, recording_of};
 pub use trace::traced;
 
 use file::Reader;
 
 use crate::errors::Failure;
 use crate::escape::Escaped;
-use crate::launch::incomplete;
 use crate::progress::{self, Progress, Unit};
-
-/// A snapshot and the name of its source.
-#[derive(Clone)]
-pub struct Loaded {
-    pub snapshot: Snapshot,
-    /// The argument, as the user can repeat it.
-    pub source: String,
-    /// The source is a file that `culeak snapshot` wrote, whatever its name.
-    pub is_of_snapshot: bool,
-    /// The root of the file system as the process sees it, for a running process: `/proc/PID/root`.
-    pub root: Option<PathBuf>,
-    /// The points of the whole snapshot, if it was reduced to one of them.
-    pub points: Option<Points>,
-    /// The events that the snapshot was read with; `None` if they were not requested or not logged.
-    pub timeline: Option<Logged>,
-    /// What was asked for and is not what the snapshot shows: an older mark, for example.
-    pub unseen: Vec<Unseen>,
-}
-
-impl Loaded {
-    pub fn of(snapshot: Snapshot, source: impl Into<String>) -> Loaded {
-        Loaded {
-            snapshot,
-            source: source.into(),
-            is_of_snapshot: false,
-            root: None,
-            points: None,
-            timeline: None,
-            unseen: Vec::new(),
-        }
-    }
-
-    /// The same, of a process that sees its files below this folder.
-    pub fn below(self, root: Option<PathBuf>) -> Loaded {
-        Loaded { root, ..self }
-    }
-
-    /// The verdict on it.
-    pub fn verdict(&self, rules: &Rules) -> Verdict<'_> {
-        let mut verdict = check::verdict(&self.snapshot, rules);
-        verdict.lacks(self.unseen.iter().cloned());
-        verdict
-    }
-}
 
 /// The source of one snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]

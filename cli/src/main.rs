@@ -5,13 +5,12 @@
 //! ```text
 //! args            the command line: the list of commands and the global options
 //! commands/       one file per command: its options and its steps
-//! options/        option groups that several commands share: names, rules, categories, formats, the config file
+//! options/        option groups that several commands share: selection, rules, categories, formats, the config file
 //!
 //! live/           the live view
 //! verdict/        verdicts for CI: JUnit, SARIF, GitHub annotations, Markdown
-//! export/         formats of other tools: pprof, Perfetto, Firefox Profiler, Parquet and more
-//! html/           documents as HTML pages, with graphs of stacks
 //! push/           requests to Pyroscope and OpenTelemetry receivers
+//! export/         formats of other tools: pprof, Perfetto, Firefox Profiler, Parquet and more
 //!
 //! launch          a program prepared for recording: its options and its environment
 //!   preload         whether a library can be preloaded into the program
@@ -30,6 +29,7 @@
 //! probe           queries in a child process, with a time limit
 //!
 //! text/           the pages: each makes a document of what the analysis found
+//! html/           documents as HTML pages, with graphs of stacks
 //! document/       a document and its renderers: text, as wide as the terminal, Markdown and HTML
 //! load            arguments to snapshots: process ids, recordings, snapshot files, pipes, folders
 //! pickle          Python's pickle format, for memory snapshots of PyTorch
@@ -40,6 +40,7 @@
 //! signals         SIGINT, SIGTERM and SIGHUP as events
 //! json            JSON that is safe to print, of values that `culeak::analysis` returns
 //! errors          how a command fails: one sentence and an exit code
+//! names           names of frames for graphs, trees and the formats of other tools
 //! escape          text from a recording, made safe to print
 //! ```
 
@@ -67,6 +68,7 @@ mod launch;
 mod live;
 mod load;
 mod monitor;
+mod names;
 mod nvml;
 mod options;
 mod output;
@@ -169,7 +171,7 @@ fn run(words: Vec<OsString>, arguments: Arguments, asked: Asked) -> Result<ExitC
 fn apply(defaults: Defaults, display: &DisplayArgs, command: &mut Command) {
     text::choose_color(defaults.color(display.color));
     text::pager::choose(!display.no_pager && defaults.pager());
-    options::set_debug_dirs(defaults.debug_dirs());
+    load::names::set_debug_dirs(defaults.debug_dirs());
     culeak::analysis::site::set_wrappers(defaults.wrappers());
     match command {
         Command::Run(run) => defaults.fill(None, Some(&mut run.program.record)),

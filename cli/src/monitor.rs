@@ -23,8 +23,7 @@ use nix::sys::signalfd::SignalFd;
 use crate::errors::Failure;
 use crate::escape::Escaped;
 use crate::load::many::Symbols;
-use crate::load::{self, Loaded, Place};
-use crate::options::NameArgs;
+use crate::load::{self, Loaded, NameArgs, Place};
 use crate::output::{self, Overwrite};
 use crate::{progress, signals, text, usage};
 

@@ -28,6 +28,7 @@ use culeak::snapshot::{Location, Snapshot, Symbol};
 
 pub use cache::{folder as cache_folder, usual_folder as usual_cache_folder};
 pub use child::{COMMAND, answer};
+pub use locate::Places;
 pub use note::{Note, sentences};
 
 use cache::Cached;
@@ -40,17 +41,6 @@ use crate::progress::{Progress, Unit};
 const SYSTEM_DEBUG_DIR: &str = "/usr/lib/debug";
 /// Addresses per request; the progress bar moves between requests.
 const BATCH: usize = 512;
-
-/// Where to look up names.
-#[derive(Debug, Clone, Default)]
-pub struct Places {
-    /// Debug folders, searched before the system's.
-    pub debug_dirs: Vec<PathBuf>,
-    /// The root of the file system as the process sees it, if that differs from this process's.
-    pub root: Option<PathBuf>,
-    /// The folder of cached names.
-    pub cache: Option<PathBuf>,
-}
 
 /// Whether call sites in this file have lines; `None` if it is no ELF file.
 pub fn has_lines(file: &Path, debug_dirs: &[PathBuf]) -> Option<bool> {

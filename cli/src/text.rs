@@ -10,7 +10,6 @@ pub mod host;
 pub mod job;
 pub mod ledger;
 pub mod markdown;
-pub mod names;
 pub mod objects;
 pub mod pager;
 pub mod pages;

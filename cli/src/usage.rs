@@ -15,7 +15,7 @@ use std::time::Duration;
 use culeak::snapshot::{DeviceUsage, OtherProcesses, ProcessState, Snapshot, Usage};
 
 use crate::errors::Failure;
-use crate::load::{self, Loaded};
+use crate::load::{Loaded, recording_of};
 use crate::nvml::{Error, Nvml};
 use crate::probe;
 
@@ -50,7 +50,7 @@ pub fn ask_driver(item: &mut Loaded) {
 fn lives(snapshot: &Snapshot) -> Option<u32> {
     snapshot.taken.automatic.as_ref()?.failed?;
     let pid = snapshot.process.pid;
-    let (recording, _) = load::recording_of(pid).ok()?;
+    let (recording, _) = recording_of(pid).ok()?;
     // NAME.out-of-memory-N.culeak-snapshot is beside NAME.culeak.
     let name = format!("{}.", recording.file_stem()?.to_str()?);
     let file = Path::new(&snapshot.process.recording).file_name()?.to_str()?;

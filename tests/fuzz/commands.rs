@@ -18,7 +18,7 @@ use super::recording::recording;
 use super::{Read, Target};
 use crate::options::config::ConfigArgs;
 use crate::text::sample::{held, leaky, modelled, training};
-use crate::{args, commands::mcp, load, options, progress, text};
+use crate::{args, commands::mcp, load, progress, text};
 
 /// How a recording, a snapshot or a pickle is read: `@`. `%` is a valid snapshot. The first byte of an input chooses one.
 const COMMANDS: &[&str] = &[
@@ -139,7 +139,7 @@ pub const MESSAGES: Target = Target {
     name: "mcp",
     form: Form::Json,
     begin: |folder| {
-        load::holders::forbid_searches();
+        load::forbid_searches();
         env::set_current_dir(folder).expect("a folder");
         valid(folder);
         fs::write("app.culeak", recording(folder, true)).expect("written");
@@ -213,7 +213,7 @@ fn no_config() -> ConfigArgs {
 
 /// Runs a command; false if it calls something damaged or cannot read it.
 fn run(words: &[OsString], config: &ConfigArgs) -> bool {
-    options::forget_notes();
+    load::names::forget_notes();
     load::unrecorded::forget_notes();
     let ((result, printed), said) = progress::heard(|| text::taken(|| crate::answer(words, config)));
     let failed = result.err().inspect(|failure| assert!(failure.exit <= 2, "{failure}"));

@@ -13,8 +13,7 @@ use culeak::timeline::Timeline;
 
 use super::check::has_ended;
 use crate::errors::Failure;
-use crate::load::{Loaded, Place, at};
-use crate::options::NameArgs;
+use crate::load::{Loaded, NameArgs, Place, at};
 use crate::options::rules::RuleArgs;
 use crate::text::units;
 

@@ -28,11 +28,10 @@ use super::program::{self, ProgramArgs};
 use crate::document::counted;
 use crate::errors::{Failure, USAGE, exit_of};
 use crate::escape::Escaped;
-use crate::launch::incomplete;
-use crate::load::{self, Loaded, Place, Several, Sources, holders};
+use crate::load::{self, Loaded, NameArgs, Place, Several, Sources, holders, incomplete};
 use crate::options::format::{self, Format};
+use crate::options::groups;
 use crate::options::rules::{Failing, RuleArgs, check_baseline, is_baseline};
-use crate::options::{NameArgs, groups};
 use crate::output::{self, Overwrite};
 use crate::{json, launch, progress, text, verdict};
 

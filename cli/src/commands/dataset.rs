@@ -14,7 +14,7 @@ use culeak::analysis::categories::Categories;
 use culeak::point::Point;
 
 use crate::errors::Failure;
-use crate::options::NameArgs;
+use crate::load::NameArgs;
 
 /// The options that a dataset alone has.
 #[derive(Debug, Clone, Default, Args)]

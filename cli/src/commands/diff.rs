@@ -18,15 +18,15 @@ use culeak::snapshot::BY_READING;
 use crate::document::Document;
 use crate::errors::Failure;
 use crate::export::flamegraph;
-use crate::load::{Loaded, Place, holders};
+use crate::load::{Loaded, NameArgs, Place, holders};
+use crate::names::{self, Detail};
 use crate::options::output::{Form, OutputArgs};
 use crate::options::refusals::{self, JOB};
+use crate::options::rows_shown;
 use crate::options::selection::Selection;
 use crate::options::view::{Shape, View};
-use crate::options::{NameArgs, rows_shown};
 use crate::text::diff::RowStack;
-use crate::text::names::{self, Detail};
-use crate::{html, load, text};
+use crate::{load, text};
 
 /// Of `--at`.
 const AT: &str = "Compare the memory at this point in time: end, peak, exit, mark:NAME, or a time such as 12.5s. If given twice: first for \
@@ -123,7 +123,7 @@ pub fn execute(args: &DiffArgs) -> Result<ExitCode, Failure> {
     if form == Form::Html {
         let full = args.view.full_stacks;
         let sides = [&before, &after].map(|side| (&side.snapshot, side.timeline.as_ref()));
-        let write = |out: &mut dyn Write| html::write_diff(sides, &options, full, out);
+        let write = |out: &mut dyn Write| text::diff::write_html(sides, &options, full, out);
         args.output.write(form, write)?;
         return Ok(ExitCode::SUCCESS);
     }

@@ -5,6 +5,7 @@
 
 mod confinement;
 mod driver;
+mod finding;
 mod job;
 mod machine;
 mod preloading;
@@ -12,9 +13,7 @@ mod program;
 
 pub use job::launched::{COMMAND as PROBE_COMMAND, ProbeRankArgs, answer as answer_probe};
 
-use std::borrow::Cow;
 use std::ffi::OsString;
-use std::fmt::Display;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -26,6 +25,7 @@ use crate::document::{self, BAD, Document, GOOD, Rows, WARN, counted, styled};
 use crate::errors::Failure;
 use crate::text;
 use crate::text::units::plural;
+use finding::{Finding, Level};
 
 /// Check whether culeak works on this machine, or why ranks of a job are not recorded, and suggest fixes
 #[derive(Debug, Args)]
@@ -71,48 +71,6 @@ struct Findings<'f> {
     findings: &'f [Finding],
     #[serde(skip_serializing_if = "Option::is_none")]
     job: Option<&'f job::Summary>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Level {
-    Ok,
-    /// A feature that some users need does not work.
-    Warn,
-    /// Recording does not work.
-    Fail,
-}
-
-/// One line of the report.
-#[derive(Debug, Serialize)]
-struct Finding {
-    level: Level,
-    subject: Cow<'static, str>,
-    text: String,
-    remedy: Option<String>,
-}
-
-impl Finding {
-    fn new(level: Level, subject: impl Into<Cow<'static, str>>, text: impl Display, remedy: Option<String>) -> Finding {
-        Finding {
-            level,
-            subject: subject.into(),
-            text: text.to_string(),
-            remedy,
-        }
-    }
-
-    fn ok(subject: impl Into<Cow<'static, str>>, text: impl Display) -> Finding {
-        Finding::new(Level::Ok, subject, text, None)
-    }
-
-    fn warn(subject: impl Into<Cow<'static, str>>, text: impl Display, remedy: impl Display) -> Finding {
-        Finding::new(Level::Warn, subject, text, Some(remedy.to_string()))
-    }
-
-    fn fail(subject: impl Into<Cow<'static, str>>, text: impl Display, remedy: impl Display) -> Finding {
-        Finding::new(Level::Fail, subject, text, Some(remedy.to_string()))
-    }
 }
 
 pub fn execute(args: &DoctorArgs) -> Result<ExitCode, Failure> {

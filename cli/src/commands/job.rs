@@ -72,8 +72,7 @@ pub fn execute(args: &ReportArgs, rules: &Rules, inputs: Inputs, form: Form) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::Place;
-    use crate::options::NameArgs;
+    use crate::load::{NameArgs, Place};
     use crate::text::sample::leaky;
 
     #[test]

@@ -102,8 +102,7 @@ fn of_other_versions(diff: &JobDiff) -> Vec<LibraryChange> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load;
-    use crate::options::NameArgs;
+    use crate::load::{self, NameArgs};
     use crate::text::sample::leaky;
     use culeak::analysis::job::Options;
 

@@ -18,12 +18,13 @@ use event_loop::View;
 use crate::errors::{Failure, USAGE};
 use crate::escape::Escaped;
 use crate::launch::preload::NOT_EXECUTABLE;
-use crate::launch::{self, RecordArgs, environment};
+use crate::launch::{self, RecordArgs};
 use crate::live::state::State;
 use crate::live::terminal::{self, Screen};
 use crate::live::watch::{self, Source};
 use crate::live::{program, view};
-use crate::options::NameArgs;
+use crate::load::NameArgs;
+use crate::load::incomplete::tag_part;
 use crate::text::units;
 use crate::{load, progress, text};
 
@@ -96,7 +97,7 @@ pub fn execute(args: &LiveArgs) -> Result<ExitCode, Failure> {
         (Some(source), _) => named_source(source)?,
         (None, Some(prepared)) => Source::Run {
             folder: prepared.folder.clone(),
-            mark: environment::tag_part(&prepared.tag),
+            mark: tag_part(&prepared.tag),
         },
         (None, None) => {
             return Err(Failure::new(
@@ -111,11 +112,7 @@ pub fn execute(args: &LiveArgs) -> Result<ExitCode, Failure> {
         None => None,
         Some(prepared) => {
             let name = Path::new(&args.command[0]).file_name().unwrap_or_default();
-            let output = format!(
-                "{}{}output",
-                name.to_string_lossy(),
-                environment::tag_part(&prepared.tag)
-            );
+            let output = format!("{}{}output", name.to_string_lossy(), tag_part(&prepared.tag));
             let output = prepared.folder.join(output);
             let messages = messages.clone();
             Some(program::start(

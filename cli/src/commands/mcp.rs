@@ -21,8 +21,7 @@ use nix::unistd::{dup2_stdin, dup2_stdout};
 use serde_json::{Value, json};
 
 use crate::errors::Failure;
-use crate::load::{holders, kept};
-use crate::options::NameArgs;
+use crate::load::{NameArgs, forbid_searches, kept};
 use crate::output;
 use tools::Tools;
 
@@ -55,7 +54,7 @@ pub type Run<'r> = &'r dyn Fn(&[OsString]) -> Result<ExitCode, Failure>;
 pub fn execute(args: &McpArgs, whole: clap::Command, run: Run) -> Result<ExitCode, Failure> {
     let mut snapshots = None;
     match &args.allow_snapshots {
-        None => holders::forbid_searches(),
+        None => forbid_searches(),
         Some(folder) => {
             output::create_folder(folder, "snapshots", "--allow-snapshots")?;
             snapshots = fs::canonicalize(folder).ok();

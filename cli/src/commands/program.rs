@@ -20,9 +20,9 @@ use crate::errors::{Failure, USAGE};
 use crate::escape::Escaped;
 use crate::launch::environment::{self, SNAPSHOT_AT_MARK};
 use crate::launch::holds::{LIMIT, Served, Serving};
-use crate::launch::incomplete;
 use crate::launch::proof::Gap;
 use crate::launch::{self, RecordArgs, preload, spooled, supervise};
+use crate::load::incomplete;
 use crate::load::{self, in_folder};
 use crate::options::rules::RuleArgs;
 use crate::progress;
@@ -119,9 +119,7 @@ pub fn record<'a>(
         ..
     } = &args.record;
     let left_running = match &prepared.proof {
-        Some(proof) if !no_follow_children => {
-            proof.left_running(&environment::tag_part(&prepared.tag), only.as_deref())
-        }
+        Some(proof) if !no_follow_children => proof.left_running(&incomplete::tag_part(&prepared.tag), only.as_deref()),
         _ => Vec::new(),
     };
     // Afterwards: a process that has ended meanwhile has its recording here.
@@ -314,7 +312,7 @@ fn job_of(folder: &Path, given: Option<&Path>, tag: &str, ours: usize) -> String
     match in_folder(folder, |name| name.ends_with(".culeak")).len() == ours {
         true => given.display().to_string(),
         false => given
-            .join(format!("*{}*.culeak", environment::tag_part(tag)))
+            .join(format!("*{}*.culeak", incomplete::tag_part(tag)))
             .display()
             .to_string(),
     }
@@ -348,7 +346,7 @@ fn mention_holds(served: &[Served], recorded: u32) {
 
 /// Prints how many automatic snapshots were taken, and a command for one of them; the report covers recordings only.
 fn mention_auto_snapshots(folder: &Path, tag: &str) {
-    let part = environment::tag_part(tag);
+    let part = incomplete::tag_part(tag);
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let is_ours = |name: &str| name.contains(&part) && name.ends_with(AUTO_SNAPSHOT);
     let mut snapshots: Vec<(Option<SystemTime>, String)> = entries

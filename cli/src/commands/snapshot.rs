@@ -9,7 +9,7 @@ use clap::Args;
 use crate::document::counted;
 use crate::errors::{Failure, USAGE};
 use crate::escape::Escaped;
-use crate::options::NameArgs;
+use crate::load::NameArgs;
 use crate::output::{self, Overwrite};
 use crate::{json, load, progress, usage};
 

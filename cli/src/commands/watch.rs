@@ -12,10 +12,11 @@ use culeak_metrics::agent::Agent;
 use super::dataset::{self, DatasetArgs, Wanted};
 use super::send;
 use crate::errors::Failure;
+use crate::load::NameArgs;
 use crate::monitor::{self, EVERY, PORT, Reading, SeriesArgs};
 use crate::options::categories::CategoryArgs;
+use crate::options::parse_interval;
 use crate::options::server::ServerArgs;
-use crate::options::{NameArgs, parse_interval};
 use crate::output::Overwrite;
 use crate::text::units;
 

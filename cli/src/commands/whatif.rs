@@ -10,8 +10,8 @@ use culeak::analysis::whatif::version::NEWEST;
 use culeak::analysis::whatif::{Question, WhatIf};
 
 use crate::errors::{Failure, USAGE};
+use crate::load::NameArgs;
 use crate::load::timeline::one_with_timeline;
-use crate::options::NameArgs;
 use crate::options::output::OutputArgs;
 use crate::text;
 

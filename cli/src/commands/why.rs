@@ -12,11 +12,11 @@ use culeak::snapshot::{Class, Holders};
 
 use crate::errors::Failure;
 use crate::load::holders::{self, Wanted};
-use crate::load::{self, Loaded, Place};
+use crate::load::{self, Loaded, NameArgs, Place};
 use crate::options::categories::CategoryArgs;
 use crate::options::output::{Form, OutputArgs};
 use crate::options::selection::Selection;
-use crate::options::{NameArgs, parsed, rows_shown};
+use crate::options::{parsed, rows_shown};
 use crate::{html, text};
 
 /// Show what keeps memory alive: the path from a variable to each block, and what would be freed with it

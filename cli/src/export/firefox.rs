@@ -21,8 +21,8 @@ use fxprof_processed_profile::{
 use super::Input;
 use super::curve::{Curve, Point};
 use crate::escape::Escaped;
+use crate::names::{self, Detail};
 use crate::progress::{Progress, Unit};
-use crate::text::names::{self, Detail};
 
 pub fn export(input: &Input, out: &mut dyn Write) -> io::Result<()> {
     let processes: Vec<_> = input.snapshots().collect();

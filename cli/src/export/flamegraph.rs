@@ -10,7 +10,7 @@ use culeak::analysis::profile::Profile;
 use inferno::flamegraph::{Options, TextTruncateDirection, from_lines};
 
 use super::folded::{self, Cost};
-use crate::text::names::Detail;
+use crate::names::Detail;
 use crate::text::{parts, units};
 
 /// Totals beyond this come from damaged files; the drawing code adds without overflow checks.

@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use culeak::analysis::profile::{Profile, Sample};
 
 use super::Input;
-use crate::text::names::{self, Detail};
+use crate::names::{self, Detail};
 
 /// The quantity of a stack.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]

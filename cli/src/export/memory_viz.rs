@@ -35,9 +35,9 @@ use crate::document::counted;
 use crate::escape::Escaped;
 use crate::load::Loaded;
 use crate::load::memory_viz::{COMPILED, SAID};
+use crate::names::{self, Detail};
 use crate::pickle::write::{Pickler, Sort};
 use crate::progress::{self, Progress, Unit};
-use crate::text::names::{self, Detail};
 use crate::text::parts::tally;
 
 mod layout;
@@ -48,8 +48,6 @@ use trace::{Action, Entry, Path, Traces};
 
 /// PyTorch's limit between small and large segments.
 const SMALL: u64 = 2 << 20;
-/// The viewer has a list indexed by ordinal.
-const DEVICES: i32 = 1024;
 
 pub fn export(input: &Input, out: &mut dyn Write) -> io::Result<()> {
     let item = &input.items[0];

@@ -26,8 +26,8 @@ use prost::Message;
 
 use super::Input;
 use super::protobuf::messages;
+use crate::names::Distinct;
 use crate::progress::{Progress, Unit};
-use crate::text::names::Distinct;
 
 // The parts of pprof's `profile.proto` that are written here, with its field numbers.
 messages! {

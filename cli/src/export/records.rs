@@ -14,7 +14,7 @@ use culeak::analysis::report::{device_name, stream_name};
 use culeak::snapshot::{Allocation, Call, Snapshot};
 
 use crate::escape::Escaped;
-use crate::text::names::{self, Detail, Distinct};
+use crate::names::{self, Detail, Distinct};
 
 /// A column's name and the source of its field.
 pub struct Column {

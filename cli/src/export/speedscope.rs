@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::Input;
 use super::folded::Cost;
 use crate::escape::Escaped;
-use crate::text::names::{self, Detail, Distinct};
+use crate::names::{self, Detail, Distinct};
 
 const SCHEMA: &str = "https://www.speedscope.app/file-format-schema.json";
 

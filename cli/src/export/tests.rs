@@ -18,8 +18,8 @@ use serde_json::Value;
 use super::folded::{self, Cost};
 use super::records::Rows;
 use super::*;
+use crate::names::Detail;
 use crate::pickle;
-use crate::text::names::Detail;
 use crate::text::sample::{MAIN, MIB, RUNTIME, Sample, gradients, leaky, training};
 
 const SHORT: Detail = Detail {

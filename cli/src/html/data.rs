@@ -13,7 +13,7 @@ use flate2::write::ZlibEncoder;
 use serde::Serialize;
 
 use super::columns::{Column, Columns};
-use crate::text::names::Distinct;
+use crate::names::Distinct;
 
 /// Version of the layout. Script and data are in one file, so no reader checks it.
 const VERSION: u32 = 1;

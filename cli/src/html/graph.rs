@@ -3,16 +3,26 @@
 use std::io;
 
 use culeak::analysis::diff::{Diff, DiffRow, Options};
+use culeak::analysis::lives::Logged;
 use culeak::analysis::profile::{self, Profile};
-use culeak::analysis::report::By;
+use culeak::analysis::report::{self, By};
 use culeak::kind::Kind;
 use culeak::snapshot::Snapshot;
 use serde::Serialize;
 
 use super::data::Data;
-use super::report::Item;
 use super::stacks::{Stack, Stacks};
 use super::timeline;
+
+/// One process and how to report it.
+pub struct Item<'a> {
+    pub snapshot: &'a Snapshot,
+    /// The events that the snapshot was read with, if they were logged.
+    pub timeline: Option<&'a Logged>,
+    pub options: report::Options,
+    /// Frames inside the CUDA runtime and below main too.
+    pub full_stacks: bool,
+}
 
 /// The graphs of a page.
 pub struct Graphs<'a> {

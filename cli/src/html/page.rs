@@ -10,8 +10,8 @@ use std::io::{self, Write};
 use data_encoding::BASE64;
 use sha2::{Digest, Sha256};
 
-use super::Section;
 use super::graph::Graphs;
+use crate::document::Document;
 use crate::document::html::escape;
 
 const SKELETON: &str = include_str!("page.html");
@@ -47,6 +47,15 @@ const LIBRARIES: [&str; 2] = [
 
 /// Names, versions and licences of the libraries in vendor/.
 const NOTICES: &str = include_str!("vendor/NOTICES.txt");
+
+/// What a page shows of one of its processes.
+pub struct Section {
+    /// The entry of the list of processes.
+    pub name: String,
+    pub document: Document,
+    /// What follows the graphs, if there are any.
+    pub below: Document,
+}
 
 /// Writes the page.
 pub fn write(title: &str, sections: &[Section], graphs: Option<Graphs>, out: &mut dyn Write) -> io::Result<()> {

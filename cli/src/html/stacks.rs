@@ -6,7 +6,7 @@
 use culeak::analysis::site::CallStack;
 
 use super::data::Data;
-use crate::text::names::Distinct;
+use crate::names::Distinct;
 
 /// One stack, outermost frame first.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -34,7 +34,7 @@ fn page(snapshot: &Snapshot, by: By) -> String {
         full_stacks: false,
     };
     let mut out = Vec::new();
-    write_report(&[item], &mut out).expect("a page");
+    text::report::write_html(&[item], &mut out).expect("a page");
     String::from_utf8(out).expect("text")
 }
 
@@ -44,7 +44,7 @@ fn diff_page(before: &Snapshot, after: &Snapshot) -> String {
         ..diff::Options::default()
     };
     let mut out = Vec::new();
-    write_diff([(before, None), (after, None)], &options, false, &mut out).expect("a page");
+    text::diff::write_html([(before, None), (after, None)], &options, false, &mut out).expect("a page");
     String::from_utf8(out).expect("text")
 }
 
@@ -435,7 +435,7 @@ fn memory_over_time_is_that_of_the_log() {
         full_stacks: false,
     };
     let mut out = Vec::new();
-    write_report(&[item], &mut out).expect("a page");
+    text::report::write_html(&[item], &mut out).expect("a page");
     let (header, column) = data(&String::from_utf8(out).expect("text"));
     let shown = &header["page"]["processes"][0]["over_time"];
     let column = |name: &str| column(&format!("0.time.{name}"));

@@ -17,11 +17,10 @@ use culeak::timeline::{Site, Timeline};
 use serde::Serialize;
 
 use super::data::Data;
-use super::graph::number_of;
-use super::report::Item;
+use super::graph::{Item, number_of};
 use super::stacks::Stacks;
 use crate::escape::Escaped;
-use crate::text::names::{self, Distinct};
+use crate::names::{self, Distinct};
 
 /// The most boundaries and spans: 1.5 million spans are about 10 MB of the page.
 const DETAIL: Detail = Detail {

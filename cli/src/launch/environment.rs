@@ -15,6 +15,7 @@ use culeak::variables::{self, Mistake};
 use super::RecordArgs;
 use crate::errors::Failure;
 use crate::load::in_folder;
+use crate::load::incomplete::tag_part;
 use crate::text::units;
 
 /// A variable that an option sets, and its value.
@@ -287,11 +288,6 @@ fn pattern(folder: &Path, tag: &str) -> OsString {
     }
     pattern.extend_from_slice(format!("/%e{}%h.%p.culeak", tag_part(tag)).as_bytes());
     OsString::from_vec(pattern)
-}
-
-/// The part that the names of this run's recordings have in common.
-pub fn tag_part(tag: &str) -> String {
-    format!(".{tag}.")
 }
 
 /// The file names of this run's recordings, sorted.

@@ -35,8 +35,7 @@ use nix::sys::signal::{SigSet, SigmaskHow};
 
 use super::proof;
 use crate::errors::Failure;
-use crate::load::{self, Loaded, holders, sidecar};
-use crate::options::NameArgs;
+use crate::load::{self, Loaded, NameArgs, holders, sidecar};
 use crate::symbolize::symbolize;
 
 /// How long a process waits at most.

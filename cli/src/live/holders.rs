@@ -9,8 +9,7 @@ use culeak::analysis::why::{SiteHolders, by_site};
 
 use crate::errors::Failure;
 use crate::load::holders::{Wanted, of_process};
-use crate::load::{self, Place};
-use crate::options::NameArgs;
+use crate::load::{self, NameArgs, Place};
 use crate::symbolize::symbolize;
 
 /// The answer to a search.

@@ -19,8 +19,8 @@ use super::driver::{self, Asked, Driver};
 use super::reading::Reading;
 use super::state::State;
 use crate::load;
+use crate::load::NameArgs;
 use crate::load::many::Symbols;
-use crate::options::NameArgs;
 use crate::symbolize::{sentences, symbolize};
 
 /// What the user asked to watch.

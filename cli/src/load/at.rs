@@ -14,11 +14,11 @@ use culeak::point::Point;
 use culeak::snapshot::{PointError, ProcessState, Snapshot};
 
 use super::members::recording_beside;
+use super::names::NameArgs;
 use super::timeline::timeline_state;
 use super::{Loaded, Place, in_folder, sidecar};
 use crate::errors::Failure;
 use crate::escape::Escaped;
-use crate::options::NameArgs;
 use crate::progress;
 use crate::text::units;
 

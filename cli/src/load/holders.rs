@@ -21,7 +21,6 @@ use std::ffi::OsStr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use culeak::analysis::framework::owner_of_domain;
@@ -41,28 +40,9 @@ use culeak_holders::{Block, Error, LIMIT, Options, StillLive, Stopped};
 
 use mapped::Mapped;
 
+use super::process::{expect_permission, is_unrecorded};
 use super::{Loaded, Place, unrecorded};
 use crate::errors::Failure;
-
-/// Whether processes may not be searched: `culeak mcp` needs its user's consent.
-static FORBIDDEN: AtomicBool = AtomicBool::new(false);
-
-/// Forbids to read the memory of processes from now on. Recordings and snapshots remain readable.
-pub fn forbid_searches() {
-    FORBIDDEN.store(true, Relaxed);
-}
-
-/// # Errors
-/// [`forbid_searches`] was called.
-pub(super) fn expect_permission(pid: u32) -> Result<(), Failure> {
-    match FORBIDDEN.load(Relaxed) {
-        false => Ok(()),
-        true => Err(Failure::new(format!(
-            "process {pid}: this server has no consent to read the memory of a process; start it as culeak mcp --allow-snapshots \
-             FOLDER, or run culeak why {pid}"
-        ))),
-    }
-}
 
 /// How to search.
 #[derive(Debug, Clone, Default)]
@@ -92,7 +72,7 @@ pub fn read(
     load: impl FnOnce(&Place) -> Result<Loaded, Failure>,
 ) -> Result<Loaded, Failure> {
     match (place, load(place)) {
-        (Place::Process(pid), Err(failure)) if host && super::process::is_unrecorded(*pid) => {
+        (Place::Process(pid), Err(failure)) if host && is_unrecorded(*pid) => {
             Ok(unrecorded::without_blocks(*pid, &failure))
         }
         (_, read) => read,
@@ -151,7 +131,7 @@ pub fn of_stopped(pid: u32, wanted: &Wanted, name: impl FnOnce(&mut Loaded)) -> 
         .map_err(|error| failed(Error::Read("the process cannot be stopped".to_owned(), error)))?;
     let mut notes = Vec::new();
     let item = read(&place, wanted.host, |place| match super::recording_of(pid) {
-        Err(failure) if super::process::is_unrecorded(pid) => {
+        Err(failure) if is_unrecorded(pid) => {
             unrecorded::load_within(wanted.limit.unwrap_or(LIMIT), pid, failure, &mut notes)
         }
         _ => place.load(),

@@ -4,9 +4,8 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
-use super::many::lock;
 use super::{Loaded, file, sidecar};
 use crate::errors::Failure;
 use crate::progress;
@@ -74,7 +73,7 @@ fn or_read_in(memory: &Memory, path: &Path, read: impl FnOnce() -> Result<Loaded
     let Some(kept) = memory.get() else { return read() };
     let key = Key::of(path);
     let name = {
-        let kept = lock(kept);
+        let kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, item)) = kept.items.iter().find(|(known, _)| *known == key) {
             return Ok(item.clone());
         }
@@ -86,7 +85,7 @@ fn or_read_in(memory: &Memory, path: &Path, read: impl FnOnce() -> Result<Loaded
     let is_whole = progress::said_here() == said_before;
     let is_complete = item.snapshot.process.state.has_ended() || file::begins_as_snapshot(path);
     if is_whole && is_complete && key == Key::of(path) && name(&mut item) {
-        let mut kept = lock(kept);
+        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.items.retain(|(known, _)| known.path != key.path);
         let older = (kept.items.len() + 1).saturating_sub(MOST);
         kept.items.drain(..older);

@@ -22,9 +22,9 @@ use culeak::analysis::report::{self, Report};
 use culeak::point::Point;
 use culeak::snapshot::{Location, ProcessState, Snapshot, Symbol};
 
+use super::names::NameArgs;
 use super::{Loaded, Place, at};
 use crate::errors::Failure;
-use crate::options::NameArgs;
 use crate::progress::{self, Progress, Unit};
 use crate::usage;
 

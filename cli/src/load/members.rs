@@ -16,9 +16,8 @@ use std::path::{Path, PathBuf};
 use culeak::reader;
 
 use super::file;
+use super::incomplete::{self, tag_part};
 use crate::errors::Failure;
-use crate::launch::environment::tag_part;
-use crate::launch::incomplete;
 
 /// The entries of folders below the named one that are looked at.
 const ENTRIES: usize = 100_000;

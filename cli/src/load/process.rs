@@ -1,8 +1,9 @@
-//! Process ids to recordings: the memory map of a process names its recording.
+//! Process ids to recordings: the memory map of a process names its recording. And whether the memory of processes may be read.
 
 use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use culeak::proc::{self, Files};
 
@@ -30,6 +31,26 @@ pub fn has_no_library(pid: u32) -> bool {
 
 pub fn process_lives(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
+}
+
+/// Whether processes may not be searched: `culeak mcp` needs its user's consent.
+static FORBIDDEN: AtomicBool = AtomicBool::new(false);
+
+/// Forbids to read the memory of processes from now on. Recordings and snapshots remain readable.
+pub fn forbid_searches() {
+    FORBIDDEN.store(true, Relaxed);
+}
+
+/// # Errors
+/// [`forbid_searches`] was called.
+pub fn expect_permission(pid: u32) -> Result<(), Failure> {
+    match FORBIDDEN.load(Relaxed) {
+        false => Ok(()),
+        true => Err(Failure::new(format!(
+            "process {pid}: this server has no consent to read the memory of a process; start it as culeak mcp --allow-snapshots \
+             FOLDER, or run culeak why {pid}"
+        ))),
+    }
 }
 
 /// The recording of a process, and the root of the file system as the process sees it.

@@ -7,9 +7,9 @@ use culeak::analysis::ledger;
 use culeak::kind::{Kind, Place};
 use culeak::point::Point;
 
+use super::names::NameArgs;
 use super::{Loaded, at};
 use crate::errors::Failure;
-use crate::options::NameArgs;
 
 fn is_segment(kind: &Kind) -> bool {
     kind.place() == Place::Segment

@@ -19,6 +19,7 @@ use culeak_holders::pytorch::{LiveBlock, LiveBlocks};
 use culeak_holders::source::{Source, live};
 use culeak_holders::{Deadline, LIMIT, objects, pytorch, xla};
 
+use super::process::expect_permission;
 use super::{Loaded, memory_viz};
 use crate::errors::Failure;
 use crate::text::units;
@@ -119,7 +120,7 @@ pub fn load_within(limit: Duration, pid: u32, unrecorded: Failure, notes: &mut V
             unrecorded.message
         ))
     };
-    super::holders::expect_permission(pid)?;
+    expect_permission(pid)?;
     let executable = || fs::read_link(format!("/proc/{pid}/exe")).ok();
     let executed = executable();
     let process = live::Process::new(pid).map_err(|error| failure(error.to_string()))?;
@@ -219,7 +220,7 @@ pub fn noted(pid: u32) -> Vec<String> {
     of_process.map(|(_, note)| note.clone()).collect()
 }
 
-/// As [`crate::options::forget_notes`].
+/// As [`super::names::forget_notes`].
 pub fn forget_notes() {
     SAID.lock().unwrap_or_else(PoisonError::into_inner).clear();
 }

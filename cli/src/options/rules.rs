@@ -20,9 +20,9 @@ use culeak::snapshot::{self, Class};
 use culeak::table;
 use serde::Deserialize;
 
-use super::{NameArgs, names, one_of, parse_pattern, parsed, read_rules};
+use super::{names, one_of, parse_pattern, parsed, read_rules};
 use crate::errors::Failure;
-use crate::load::{self, Loaded};
+use crate::load::{self, Loaded, NameArgs};
 use crate::output;
 use crate::text::units;
 

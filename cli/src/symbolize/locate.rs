@@ -22,7 +22,18 @@ use flate2::CrcReader;
 use object::read::ReadCache;
 use object::{CompressionFormat, Object, ObjectSection};
 
-use super::{Note, Places};
+use super::Note;
+
+/// Where to look up names.
+#[derive(Debug, Clone, Default)]
+pub struct Places {
+    /// Debug folders, searched before the system's.
+    pub debug_dirs: Vec<PathBuf>,
+    /// The root of the file system as the process sees it, if that differs from this process's.
+    pub root: Option<PathBuf>,
+    /// The folder of cached names.
+    pub cache: Option<PathBuf>,
+}
 
 /// The files to search for names of a module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -1,17 +1,23 @@
 //! A diff. A row: `function  file:line: size=… (+…), count=… (+…), average=…`.
 
-use anstyle::Style;
-use culeak::analysis::diff::{Diff, DiffRow, State, Totals};
+use culeak::analysis::diff::{Diff, DiffRow, Totals};
 use culeak::analysis::estimate::Errors;
 use culeak::analysis::libraries::LibraryChange;
-use culeak::analysis::report::{By, Tally};
-use culeak::analysis::site::Frame;
+use culeak::analysis::report::By;
 use culeak::point::Point;
 
 use super::{host, objects, parts, report, units};
-use crate::document::{BAD, DIM, Document, GOOD, PLAIN, Rows, Site, Text, bold, dim, fitting, styled};
+use crate::document::{Document, Rows, Site, Text, bold, fitting, styled};
 use crate::escape::Escaped;
 use crate::text::units::when;
+
+mod change;
+mod html;
+mod side_by_side;
+
+use change::sizes;
+pub use change::{RowStack, changed, mark, state, style_of, write_stack};
+pub use html::write as write_html;
 
 /// The diff; `stacks` adds each row's whole stack.
 pub fn page(diff: &Diff, stacks: bool, full_stacks: bool) -> Document {
@@ -28,23 +34,6 @@ pub fn page(diff: &Diff, stacks: bool, full_stacks: bool) -> Document {
         page.table(rows.below(|(row, _), page| write_stack(row, detail, false, page)));
         page.more(diff.hidden_rows, "row", format!("; {}", parts::all_rows(diff.cut)));
     })
-}
-
-/// What is shown of a row's stack.
-#[derive(Debug, Clone, Copy)]
-pub enum RowStack {
-    /// The callers of the call site, in one line.
-    Callers,
-    /// Every frame; with `full`, also those inside the CUDA runtime and below `main`.
-    Whole { full: bool },
-}
-
-/// Writes a row's stack below it; `places`: also those of callers, if the stack is one line.
-pub fn write_stack(row: &DiffRow, stacks: RowStack, places: bool, page: &mut Document) {
-    match stacks {
-        RowStack::Callers => callers(row, places, page),
-        RowStack::Whole { full } => page.stack(&row.stack, full, 12),
-    }
 }
 
 /// The headline, the body (rows or a tree), the objects, what was compared, whether it was recorded in full, and the warnings.
@@ -123,24 +112,6 @@ fn compared(diff: &Diff) -> Vec<(&'static str, String)> {
     rows
 }
 
-/// `grew by 12 MiB`; `+12 MiB between two runs`.
-pub fn changed(same_process: bool, delta: i128) -> String {
-    let size = units::bytes(u64::try_from(delta.unsigned_abs()).unwrap_or(u64::MAX));
-    match (same_process, delta) {
-        (true, 0..) => format!("grew by {size}"),
-        (true, _) => format!("shrank by {size}"),
-        (false, _) => format!("{} between two runs", units::signed_bytes(delta)),
-    }
-}
-
-pub fn style_of(delta: i128) -> Style {
-    match delta {
-        1.. => BAD,
-        0 => PLAIN,
-        _ => GOOD,
-    }
-}
-
 /// No memory changed.
 fn is_unchanged(diff: &Diff) -> bool {
     let totals = &diff.totals;
@@ -212,17 +183,6 @@ fn only_unchanged(totals: &Totals) -> bool {
     totals.new + totals.grown + totals.shrunk + totals.gone == 0
 }
 
-/// The word for a state, and its style.
-pub fn state(state: State) -> (&'static str, Style) {
-    match state {
-        State::New => ("new", BAD),
-        State::Grown => ("grown", BAD),
-        State::Shrunk => ("shrunk", GOOD),
-        State::Gone => ("gone", GOOD),
-        State::Unchanged => ("same", DIM),
-    }
-}
-
 fn title(row: &DiffRow, site: &Site) -> Text {
     let (word, style) = state(row.state);
     let [before, after] = row.blocks();
@@ -241,70 +201,8 @@ fn title(row: &DiffRow, site: &Site) -> Text {
     styled(style, format!("{word:8}")) + "  " + bold(name) + format!("{place}: {sizes}{pool}")
 }
 
-/// Whose memory it is, unless the program's own.
-pub fn mark(row: &DiffRow) -> String {
-    parts::mark_of(row.pool, row.stack.allocator, row.stack.library)
-}
-
 /// ` ≈ ± 12 MiB` for an estimate from sampled stacks.
 fn error(estimated: Option<Errors>) -> String {
     let error = estimated.map(|errors| units::bytes(errors.bytes_error));
     error.map_or_else(String::new, |error| format!(" (≈, ± {error})"))
-}
-
-fn sizes(after: Tally, bytes: i128, count: i128) -> String {
-    let average = after.bytes.checked_div(after.count).unwrap_or(0);
-    format!(
-        "size={} ({}), count={} ({}), average={}",
-        units::bytes(after.bytes),
-        units::signed_bytes(bytes),
-        units::count(after.count),
-        units::signed_count(count),
-        units::bytes(average)
-    )
-}
-
-/// The callers of a call site at which its stacks part, with their changes.
-const CALLERS_SHOWN: usize = 3;
-
-fn callers_apart(row: &DiffRow, page: &mut Document) {
-    let changed: Vec<_> = (row.callers.iter())
-        .filter(|of| of.change.before != of.change.after)
-        .collect();
-    for of in changed.iter().take(CALLERS_SHOWN) {
-        let caller = match &of.caller {
-            Some(caller) => parts::with_place(&Site::of(&caller.name(), Some(caller), "")),
-            None => "(no other caller)".to_owned(),
-        };
-        let change = of.change;
-        let sizes = sizes(change.after, change.bytes(), change.count());
-        page.indented(12, dim(format!("← {caller}: {sizes}")));
-    }
-    // The largest changes are kept: beyond one that did not change, none did.
-    let beyond = match changed.len() == row.callers.len() {
-        true => row.callers_in_all - row.callers.len(),
-        false => 0,
-    };
-    let more = changed.len().saturating_sub(CALLERS_SHOWN) + beyond;
-    page.more_at(12, more, "caller", "; --by stack shows each");
-}
-
-/// The callers of the call site in one line: rows of one call site differ in them.
-fn callers<'r>(row: &'r DiffRow<'r>, places: bool, page: &mut Document) {
-    if row.by == By::Forward {
-        return;
-    }
-    if !row.callers.is_empty() {
-        return callers_apart(row, page);
-    }
-    let caller = |frame: &Frame<'r>| {
-        let library = frame.python_library().filter(|_| row.stack.has_user());
-        (Site::of(&frame.name(), Some(frame).filter(|_| places), ""), library)
-    };
-    let through = parts::through([&row.stack]).filter(|_| row.by == By::Stack);
-    let callers = parts::callers(&row.stack.callers().map(caller).collect::<Vec<_>>());
-    let line: Vec<String> = through.into_iter().chain(callers).collect();
-    if !line.is_empty() {
-        page.indented(12, dim(line.join(", ")));
-    }
 }

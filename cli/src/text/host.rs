@@ -4,7 +4,8 @@ use culeak::analysis::diff::{HostChange, HostChanges};
 use culeak::analysis::why::Why;
 use culeak::snapshot::{HostMemory, HostRow};
 
-use super::{diff, parts, units, why};
+use super::diff::{changed, style_of};
+use super::{parts, units, why};
 use crate::document::{BOLD, Cell, Document, Rows, bold, styled};
 use crate::escape::Escaped;
 use crate::text::units::unless_zero;
@@ -42,10 +43,10 @@ pub fn resident(host: &HostMemory) -> String {
 /// What changed, by what holds it, by type, and by arena.
 pub fn write_changes(changes: &HostChanges, same_process: bool, page: &mut Document) {
     let delta = i128::from(changes.after) - i128::from(changes.before);
-    let changed = diff::changed(same_process, delta);
+    let changed = changed(same_process, delta);
     let to = format!(", to {} resident", units::bytes(changes.after));
     page.blank();
-    page.line(bold("host memory ") + styled(diff::style_of(delta), changed) + to);
+    page.line(bold("host memory ") + styled(style_of(delta), changed) + to);
     let lists = [
         ("by holder", &changes.holders, changes.hidden_holders),
         ("by type", &changes.types, changes.hidden_types),

@@ -7,7 +7,7 @@ use culeak::analysis::report::{OfObjects, Report, Row};
 use culeak::analysis::words::of_kind;
 use culeak::kind::{Kind, Place};
 
-use super::diff::{self, RowStack, state};
+use super::diff::{RowStack, state, write_stack};
 use super::{parts, units};
 use crate::document::{Cell, Document, GOOD, Rows, Text, bold, counted, dim, short_name, styled};
 use crate::escape::Escaped;
@@ -166,7 +166,7 @@ pub fn write_changes(changes: &ObjectChanges, with_title: bool, stacks: RowStack
         page.line(bold(format!("objects without an address: {after} ({delta})")));
     }
     let rows = Rows::of(&changes.rows).bare().column("change", |row| change(row));
-    page.table(rows.below(|row, page| diff::write_stack(row, stacks, true, page)));
+    page.table(rows.below(|row, page| write_stack(row, stacks, true, page)));
     let all = parts::all_rows(changes.cut);
     page.more(changes.hidden_rows, "row", format!("; {all}"));
 }

@@ -4,7 +4,6 @@
 
 use culeak::analysis::report::{By, FailedRow, HOST_MEMORY, NO_DEVICE, NO_STREAM, Report, Row, shell_word};
 use culeak::analysis::site::NO_STACK;
-use culeak::point::Point;
 use culeak::snapshot::{Automatic, Reason};
 
 use super::{categories, ledger, objects, pages, parts, units, why};
@@ -14,11 +13,14 @@ use crate::text::units::when;
 
 mod brief;
 mod headline;
+mod html;
 mod ranking;
 pub mod sums;
 
 pub use brief::{EXPLAINED, besides, completeness, completeness_of, costs, write_completeness};
+use brief::{has_ledger, is_of_code};
 pub use headline::headline;
+pub use html::write as write_html;
 use ranking::counted;
 pub use ranking::{Ranked, judged, ranked, ranking};
 
@@ -144,10 +146,6 @@ fn more(report: &Report, page: &mut Document) {
     )));
 }
 
-fn is_of_code(report: &Report) -> bool {
-    matches!(report.by, By::Site | By::Stack)
-}
-
 /// The ranked rows, the first of them with their callers, and objects among them by what they cost.
 fn rows(report: &Report, costs: &[brief::Cost], page: &mut Document) {
     let all = parts::all_rows(report.cut);
@@ -189,14 +187,6 @@ pub fn ledger(report: &Report, page: &mut Document) {
     if has_ledger(report) {
         ledger::write(&report.ledger, page);
     }
-}
-
-/// The ledger covers all memory, so with a filter its sums would contradict the other lines.
-fn has_ledger(report: &Report) -> bool {
-    let is_peak = report.taken.point == Some(Point::Peak);
-    let is_known = !(is_peak && report.ledger.devices.is_empty()) && report.taken.after_ns.is_none();
-    let has_entries = !report.is_empty() || report.ledger.devices.iter().any(|device| device.process.is_some());
-    has_entries && report.filter.is_none() && is_known
 }
 
 /// What the rules of suppressions and categories decided.

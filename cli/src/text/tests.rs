@@ -27,10 +27,10 @@ mod phases;
 mod verdicts;
 mod why;
 
-use super::names::Detail;
 use super::report::Extent;
 use super::sample::{GIB, MAIN, MIB, RUNTIME, START, Sample, gradients, leaky, serving, shut_down, training};
 use crate::document::Document;
+use crate::names::Detail;
 use crate::options::view::Shape;
 
 /// Renders without styles, as for a pipe.
@@ -319,7 +319,7 @@ fn runs_of_a_librarys_frames_are_one_line_unless_stacks_are_full() {
             full_stacks,
         };
         let mut page = Vec::new();
-        crate::html::write_report(&[item], &mut page).expect("written");
+        crate::text::report::write_html(&[item], &mut page).expect("written");
         let page = String::from_utf8(page).expect("text");
         page.contains("torch: 21 frames")
     };
@@ -633,7 +633,7 @@ fn objects_are_ranked_among_rows_by_what_the_driver_took_for_them() {
         full_stacks: false,
     };
     let mut page = Vec::new();
-    crate::html::write_report(&[item], &mut page).expect("written");
+    crate::text::report::write_html(&[item], &mut page).expect("written");
     let page = String::from_utf8(page).expect("text");
     let rows = page.split_once("Call sites").expect("the table").1;
     let at = [1, 2, 3, 4].map(|line| rows.find(&format!("app.cu:{line}")));

@@ -7,9 +7,9 @@ use culeak::analysis::profile::tree::{Both, Node, Step, Tree};
 use culeak::analysis::profile::{Profile, Sums};
 use culeak::analysis::site::{Frame, Line, Role, fold};
 
-use super::names::{self, Detail};
 use super::{parts, units};
 use crate::document::{self, BOLD, Branch, Cell, DIM, Document, PLAIN};
+use crate::names::{self, Detail};
 
 /// Limits the indentation; a damaged file may have endless stacks.
 const WIDEST: usize = 1200;

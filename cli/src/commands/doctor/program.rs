@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::Finding;
 use crate::launch::preload;
-use crate::options::NameArgs;
+use crate::load::NameArgs;
 use crate::symbolize::has_lines;
 
 /// Examines the program, which is the first word, as `culeak run` does.

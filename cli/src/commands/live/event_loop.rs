@@ -16,7 +16,7 @@ use crate::live::program::{self, Running};
 use crate::live::state::{Action, State};
 use crate::live::terminal::{self, Screen};
 use crate::live::{Message, holders};
-use crate::options::NameArgs;
+use crate::load::NameArgs;
 
 /// Why the view ended.
 pub enum End {

@@ -23,7 +23,7 @@ use super::answers::Answers;
 use crate::commands::list;
 use crate::document::{self, Document, bold};
 use crate::errors::{Failure, of_clap};
-use crate::options::{self, NameArgs};
+use crate::load::NameArgs;
 use crate::{load, progress, text};
 
 struct Tool {
@@ -193,7 +193,7 @@ impl<'r> Tools<'r> {
 
     fn answer(&self, tool: &Tool, given: &Value) -> Result<String, String> {
         let words = self.words(tool, given)?;
-        options::forget_notes();
+        load::names::forget_notes();
         load::unrecorded::forget_notes();
         let run = || catch_unwind(AssertUnwindSafe(|| self.run(&words)));
         let ((result, mut printed), said) = progress::heard(|| text::taken(run));

@@ -15,11 +15,11 @@ use super::{ReportArgs, Rules};
 use crate::document::Document;
 use crate::errors::Failure;
 use crate::export::flamegraph;
-use crate::html::{self, Item};
+use crate::html::Item;
 use crate::load::Loaded;
+use crate::names::Detail;
 use crate::options::output::{Form, section};
 use crate::options::view::Shape;
-use crate::text::names::Detail;
 use crate::{json, load, text};
 
 impl ReportArgs {
@@ -63,7 +63,8 @@ pub fn write_html(args: &ReportArgs, rules: &Rules, loaded: &[Loaded]) -> Result
         full_stacks: args.view.full_stacks,
     });
     let items: Vec<Item> = items.collect();
-    args.output.write(Form::Html, |out| html::write_report(&items, out))
+    args.output
+        .write(Form::Html, |out| text::report::write_html(&items, out))
 }
 
 pub fn write_flamegraph(args: &ReportArgs, rules: &Rules, item: &Loaded) -> Result<(), Failure> {

@@ -16,7 +16,8 @@ use culeak::timeline::lives::{Life, Lives};
 use culeak::timeline::{Site, Timeline};
 use foldhash::HashMap;
 
-use super::DEVICES;
+/// The viewer has a list indexed by ordinal.
+pub const DEVICES: i32 = 1024;
 
 named! {
     pub enum Action {

@@ -18,7 +18,8 @@ use super::{
     Data, Points, SLICE_BEGIN, SLICE_END, TrackDescriptor, TrackEvent, Writer, has_bytes, points, track, track_name,
 };
 use crate::escape::Escaped;
-use crate::text::{names, units};
+use crate::names;
+use crate::text::units;
 
 /// The most blocks that are slices.
 const SLICES: usize = 50_000;

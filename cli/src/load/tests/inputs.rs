@@ -6,8 +6,7 @@ use std::path::Path;
 
 use culeak::point::Point;
 
-use crate::load::{Loaded, Place, Sources, at, one, places, places_of_line};
-use crate::options::NameArgs;
+use crate::load::{Loaded, NameArgs, Place, Sources, at, one, places, places_of_line};
 use crate::symbolize::tests::opens_fifo;
 use crate::text::sample::Sample;
 

@@ -7,8 +7,7 @@ use culeak::snapshot::{Class, Snapshot};
 use serde_json::{Value, json};
 
 use crate::load::many::{self, How};
-use crate::load::{Place, sidecar};
-use crate::options::NameArgs;
+use crate::load::{NameArgs, Place, sidecar};
 use crate::text::sample::{held, leaky, modelled};
 
 const SNAPSHOT: &str = include_str!("../../../../docs/snapshot.schema.json");

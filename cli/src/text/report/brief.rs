@@ -5,6 +5,7 @@ use culeak::analysis::report::{By, Report, Row, RowForward, Tally};
 use culeak::analysis::site::{CallStack, Frame};
 use culeak::analysis::why::SiteHolder;
 use culeak::kind::Kind;
+use culeak::point::Point;
 use culeak::snapshot::Class;
 
 use super::sums::{self, Recorded, Sum};
@@ -144,7 +145,7 @@ pub struct Cost<'r, 'a> {
 
 /// The most costly objects that the program itself made, largest first.
 pub fn costs<'r, 'a>(report: &'r Report<'a>) -> Vec<Cost<'r, 'a>> {
-    if !super::is_of_code(report) {
+    if !is_of_code(report) {
         return Vec::new();
     }
     let parts_of = |line: &'r Line<'a>| match line.what {
@@ -179,6 +180,11 @@ pub fn costs<'r, 'a>(report: &'r Report<'a>) -> Vec<Cost<'r, 'a>> {
     costs
 }
 
+/// Whether rows are lines or stacks of code.
+pub fn is_of_code(report: &Report) -> bool {
+    matches!(report.by, By::Site | By::Stack)
+}
+
 /// PyTorch makes all streams of its pool when it needs the first one, and keeps them.
 fn is_pool_of_streams(row: &Row) -> bool {
     let stack = row.stacks.first().map(|first| &first.stack);
@@ -186,10 +192,18 @@ fn is_pool_of_streams(row: &Row) -> bool {
     row.kind_of_objects() == Some(Kind::Stream) && frames.any(|frame| frame.module_name().starts_with("libc10_cuda"))
 }
 
+/// The ledger covers all memory, so with a filter its sums would contradict the other lines.
+pub fn has_ledger(report: &Report) -> bool {
+    let is_peak = report.taken.point == Some(Point::Peak);
+    let is_known = !(is_peak && report.ledger.devices.is_empty()) && report.taken.after_ns.is_none();
+    let has_entries = !report.is_empty() || report.ledger.devices.iter().any(|device| device.process.is_some());
+    has_entries && report.filter.is_none() && is_known
+}
+
 /// `besides, 620 MiB on GPU 0: 520 MiB context, 100 MiB 1 other process`: what the rows do not contain.
 /// `costs`: the objects that are listed with the rows.
 pub fn besides(report: &Report, costs: &[Cost], page: &mut Document) {
-    if !super::has_ledger(report) {
+    if !has_ledger(report) {
         return;
     }
     let devices: Vec<_> = ledger::known_devices(&report.ledger).collect();

@@ -17,9 +17,9 @@ use culeak::timeline::{Event, Op, Site, Timeline};
 use super::{from_file, plain};
 use crate::document::columns::{width, with_available};
 use crate::document::{Document, wrap};
+use crate::names::{self, Detail};
 use crate::options::view::Shape;
 use crate::text;
-use crate::text::names::Detail;
 use crate::text::report::Extent;
 use crate::text::sample::{GIB, MAIN, MIB, RUNTIME, START, Sample};
 
@@ -152,7 +152,7 @@ fn texts() -> Vec<(&'static str, String)> {
     let mut tree = Document::default();
     text::tree::write(&profile, &Tree::of(&profile, &limits), NAMES, &mut tree);
     let tree = plain(|out| tree.text(out));
-    let (both, frames) = Tree::of_difference(&old, &profile, |frame| text::names::frame(frame, NAMES), &limits);
+    let (both, frames) = Tree::of_difference(&old, &profile, |frame| names::frame(frame, NAMES), &limits);
     let mut changes = Document::default();
     text::tree::write_difference(&frames, &both, NAMES, &mut changes);
     let changes = plain(|out| changes.text(out));

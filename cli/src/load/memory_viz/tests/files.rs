@@ -4,7 +4,7 @@ use culeak::analysis::profile;
 
 use super::*;
 use crate::export::memory_viz;
-use crate::text::names::Detail;
+use crate::names::Detail;
 
 const SHORT: Detail = Detail {
     signatures: false,

@@ -1,30 +1,18 @@
-//! The report of a process, or of several, as a page.
+//! The report of a process, or of several, as a page of HTML with graphs.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use culeak::analysis::lives::Logged;
 use culeak::analysis::report::{By, Options, Report, Row, process_line};
 use culeak::analysis::site::Fingerprint;
 use culeak::analysis::why::{self, SiteHolders, Why};
 use culeak::snapshot::Snapshot;
 
-use super::graph::Graphs;
-use super::{ROWS, ROWS_WITH_STACKS, Section, page};
+use super::{Ranked, headline, ranked, ranking, sums};
 use crate::document::{Cell, Document, Rows, Site, bold};
 use crate::escape::Escaped;
-use crate::text::report::{Ranked, headline, ranked, ranking, sums};
-use crate::text::{self, parts};
-
-/// One process and how to report it.
-pub struct Item<'a> {
-    pub snapshot: &'a Snapshot,
-    /// The events that the snapshot was read with, if they were logged.
-    pub timeline: Option<&'a Logged>,
-    pub options: Options,
-    /// Frames inside the CUDA runtime and below main too.
-    pub full_stacks: bool,
-}
+use crate::html::{Graphs, Item, ROWS, ROWS_WITH_STACKS, Section, write_sections};
+use crate::text::{self, objects, parts};
 
 /// Stacks that are listed of a row; the graph has all.
 const STACKS: usize = 5;
@@ -46,7 +34,7 @@ pub fn write(items: &[Item], out: &mut dyn Write) -> io::Result<()> {
         [one] => format!("culeak: {}", parts::process(&process_line(one.snapshot))),
         several => format!("culeak: {} processes", several.len()),
     };
-    page::write(&title, &sections, Some(graphs), out)
+    write_sections(&title, &sections, Some(graphs), out)
 }
 
 fn section(item: &Item, most: usize) -> Section {
@@ -70,7 +58,7 @@ fn section(item: &Item, most: usize) -> Section {
 /// recording is complete, and the next command.
 fn document(report: &Report, full: bool) -> Document {
     let mut page = Document::default();
-    text::report::cause(report, Some(full), &mut page);
+    super::cause(report, Some(full), &mut page);
     page.append(headline(report));
     page.heading(match report.by {
         By::Site => "Call sites".to_owned(),
@@ -78,9 +66,9 @@ fn document(report: &Report, full: bool) -> Document {
     });
     let holders = report.held_by.iter().map(|site| (site.site_fingerprint, site));
     let holders: HashMap<Fingerprint, &SiteHolders> = holders.collect();
-    let costs = text::report::costs(report);
+    let costs = super::costs(report);
     if report.by == By::ObjectKind {
-        text::objects::write_kinds(report, &mut page);
+        objects::write_kinds(report, &mut page);
     } else {
         let with_columns = |rows| {
             with_columns(rows, report.by).below(|ranked, page| {
@@ -90,9 +78,9 @@ fn document(report: &Report, full: bool) -> Document {
         };
         ranking(report, &costs, "the graph has all", with_columns, &mut page);
     }
-    text::report::rules(report, &mut page);
-    text::report::besides(report, &costs, &mut page);
-    text::report::write_completeness(text::report::completeness(report), &mut page);
+    super::rules(report, &mut page);
+    super::besides(report, &costs, &mut page);
+    super::write_completeness(super::completeness(report), &mut page);
     page.warnings(&report.warnings);
     page.next(&report.next);
     page
@@ -115,11 +103,11 @@ fn with_columns<'r, 'a>(rows: Rows<Ranked<'r, 'a>>, by: By) -> Rows<Ranked<'r, '
 /// What a row opens.
 fn details(row: &Row, holders: &HashMap<Fingerprint, &SiteHolders>, full: bool, page: &mut Document) {
     if row.objects.is_some() {
-        text::objects::held_by(row, 4, page);
+        objects::held_by(row, 4, page);
         page.stack(row.stack(), full, 6);
-        return text::report::other_stacks(row.stacks_in_all, 1, page);
+        return super::other_stacks(row.stacks_in_all, 1, page);
     }
-    text::report::facts(row, page);
+    super::facts(row, page);
     let first = row.stacks.first().map(|stack| stack.stack.site_fingerprint);
     if let Some(site) = first.and_then(|site| holders.get(&site)) {
         page.line(bold("held by"));
@@ -136,14 +124,14 @@ fn details(row: &Row, holders: &HashMap<Fingerprint, &SiteHolders>, full: bool, 
         }
         page.stack(&stack.stack, full, 6);
     }
-    text::report::other_stacks(row.stacks_in_all, row.stacks.len(), page);
+    super::other_stacks(row.stacks_in_all, row.stacks.len(), page);
 }
 
 /// What is behind the graphs.
 fn below(snapshot: &Snapshot, report: &Report, full: bool) -> Document {
     let mut page = Document::default();
     page.heading("Where the memory is");
-    text::report::ledger(report, &mut page);
+    super::ledger(report, &mut page);
     if !report.pools.is_empty() {
         page.heading("Pools behind these blocks");
         let site = |row: &Row| Site::of(&row.label, row.site(), parts::mark(row));
@@ -169,7 +157,7 @@ fn below(snapshot: &Snapshot, report: &Report, full: bool) -> Document {
     }
     if !report.objects.kinds.is_empty() {
         page.heading("Objects without an address");
-        text::objects::write(report, full, &mut page);
+        objects::write(report, full, &mut page);
     }
     page.heading("Totals");
     page.fields(sums::totals(report, true));

@@ -14,7 +14,7 @@ use culeak::kind::Place;
 use culeak::snapshot::Snapshot;
 
 use crate::document::{Chart, ChartPoint, Document, Form};
-use crate::text::names::Distinct;
+use crate::names::Distinct;
 
 /// Points of a curve; each is the most in its part of the time.
 const POINTS: u64 = 400;

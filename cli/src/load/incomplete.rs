@@ -14,6 +14,11 @@ pub const ENDING: &str = "culeak-incomplete";
 /// The sentence of a run that has not ended.
 pub const RUNNING: &str = "its run has not ended, or was killed, so more processes may follow";
 
+/// The part that the names of a run's recordings have in common.
+pub fn tag_part(tag: &str) -> String {
+    format!(".{tag}.")
+}
+
 /// Writes the file, or removes it if nothing is lacking.
 ///
 /// # Errors

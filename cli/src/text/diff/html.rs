@@ -1,4 +1,4 @@
-//! A diff as a page.
+//! A diff as a page of HTML with graphs.
 
 use std::io::{self, Write};
 
@@ -6,11 +6,11 @@ use culeak::analysis::diff::{Diff, DiffRow, Options};
 use culeak::analysis::report::{self, By, Report};
 use culeak::analysis::words;
 
-use super::graph::Graphs;
+use super::change::{RowStack, mark, state, style_of, write_stack};
+use super::page_around;
 use super::side_by_side::{self, Side};
-use super::{ROWS_WITH_STACKS, Section, page};
 use crate::document::{Cell, Document, Rows, Site, styled};
-use crate::text::diff::{RowStack, mark, page_around, state, style_of, write_stack};
+use crate::html::{Graphs, ROWS_WITH_STACKS, Section, write_sections};
 use crate::text::parts;
 use crate::text::report::sums;
 
@@ -52,7 +52,7 @@ pub fn write(sides: [Side; 2], options: &Options, full_stacks: bool, out: &mut d
     }
     let title = format!("culeak diff: {}", parts::process(&diff.after.process));
     let name = String::new();
-    page::write(&title, &[Section { name, document, below }], Some(graphs), out)
+    write_sections(&title, &[Section { name, document, below }], Some(graphs), out)
 }
 
 fn rows<'d, 'a>(diff: &'d Diff<'a>, stacks: RowStack) -> Rows<&'d DiffRow<'a>> {
