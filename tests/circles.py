@@ -3,12 +3,21 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-CRATES, MOST = ["cli/holders/src/lib.rs"], 3
+MOST = 3
+CRATES = [
+    "cli/holders/src/lib.rs",
+    "cli/dataset/src/lib.rs",
+    "cli/metrics/src/lib.rs",
+    "shim/src/lib.rs",
+    "shim/cpython/src/lib.rs",
+    "shim/elf/src/lib.rs",
+    "shim/walker/src/lib.rs",
+]
 
 
 def files(file, at=()):
     """The module path and the source of a file and of all below it, without tests."""
-    text = re.sub(r"//[^\n]*", "", re.split(r"\n#\[cfg\(test\)\]\nmod \w+ \{", file.read_text())[0])
+    text = re.sub(r"//[^\n]*", "", re.split(r"\n#\[cfg\((?:all\()?test\b[^\n]*\]\nmod \w+ \{", file.read_text())[0])
     yield at, text
     below = file.parent if file.name in ("lib.rs", "main.rs") else file.with_suffix("")
     for attributes, name in re.findall(r"((?:#\[[^\n]*\]\s*)*)\b(?:pub(?:\([^)]*\))? )?mod (\w+);", text):
@@ -57,7 +66,7 @@ def main():
         circles = {frozenset(other for other in below[at] if at in below[other]) for at in below}
         long = [sorted("/".join(at) or "(root)" for at in circle) for circle in circles if len(circle) > MOST]
         assert not long, f"{crate}: circles of more than {MOST} files: {long}"
-        assert len(below) > 50, f"{crate}: {len(below)} files"
+        assert len(below) > 1, f"{crate}: no files found below it"
         print(f"ok      {crate}: no circle of more than {MOST} of {len(below)} files")
 
 
