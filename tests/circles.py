@@ -3,12 +3,18 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+MOST = 3
 CRATES = [
     "cli/holders/src/lib.rs",
     "src/lib.rs",
     "cli/src/main.rs",
+    "cli/dataset/src/lib.rs",
+    "cli/metrics/src/lib.rs",
+    "shim/src/lib.rs",
+    "shim/cpython/src/lib.rs",
+    "shim/elf/src/lib.rs",
+    "shim/walker/src/lib.rs",
 ]
-MOST = 3
 
 
 def files(file, at=()):
@@ -62,7 +68,7 @@ def main():
         circles = {frozenset(other for other in below[at] if at in below[other]) for at in below}
         long = [sorted("/".join(at) or "(root)" for at in circle) for circle in circles if len(circle) > MOST]
         assert not long, f"{crate}: circles of more than {MOST} files: {long}"
-        assert len(below) > 50, f"{crate}: {len(below)} files"
+        assert len(below) > 1, f"{crate}: no files found below it"
         print(f"ok      {crate}: no circle of more than {MOST} of {len(below)} files")
 
 

@@ -44,6 +44,7 @@
 //! resolve      the functions that a hook's call goes on to
 //! messages     lines on stderr
 //! settings     the variables of the environment
+//! process      what belongs to this process alone, and not to its children
 //! ```
 #![recursion_limit = "512"]
 
@@ -51,6 +52,7 @@ mod effects;
 mod frameworks;
 mod hooks;
 mod messages;
+mod process;
 mod recorder;
 mod resolve;
 mod settings;

@@ -20,6 +20,7 @@
 //! job_variables   what launchers tell the process
 //! kernel_name     the kernel that a thread is looking up
 //! kernel_objects  the kernel driver's objects that segments belong to
+//! segment_state   what no record of a segment has
 //! thread          what a thread remembers between events
 //! call            whether a call has been left without returning
 //! unhooked        names of allocator-like functions that have no hook
@@ -41,16 +42,16 @@ mod label;
 mod list_search;
 pub mod proof;
 pub mod sampling;
+pub mod segment_state;
 mod session;
 pub mod tensors;
 mod thread;
 mod unhooked;
 
 pub use hold::note_main_thread;
-pub use hold::watch as watch_end;
 pub use label::{FrameWord, Inside, Label, mark_recorded, note_caller, take_caller, take_caller_and_nesting};
-pub use session::{forget_known, is_exiting, note_end, recording, running, watch_exit};
-pub use thread::{epoch, note_pool, pool_of_call, thread_row};
+pub use session::{is_exiting, note_end, recording, running, watch_exit};
+pub use thread::{epoch, note_pool, pool_of_call, quietly, thread_row};
 
 use crate::recorder::sampling::Chosen;
 use crate::resolve::driver;
@@ -64,18 +65,6 @@ use culeak::lockfree::table::{Attributes, Entry, Key, Link, Space, Withdrawn};
 use culeak::recording::Recording;
 use culeak_walker::Registers;
 pub use thread::thread_and_shard;
-
-/// Runs recorder code; restores `errno` and stops panics. `None` after a panic.
-#[inline(always)]
-pub fn quietly<R>(work: impl FnOnce() -> R) -> Option<R> {
-    let errno = thread::errno();
-    // SAFETY: the calling thread's errno.
-    let before = unsafe { *errno };
-    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).ok();
-    // SAFETY: as above.
-    unsafe { *errno = before };
-    result
-}
 
 /// What a hook knows about an allocation.
 #[derive(Clone, Copy)]
@@ -253,7 +242,7 @@ pub fn allocated_then(
         };
         // It may wait, which is not the recorder's cost.
         note_end(recording);
-        hold::watch_script();
+        session::watch_script();
         let cost = Cost::begin();
         let key = key(event.space, address);
         let at = thread_and_shard(recording);
@@ -284,7 +273,7 @@ pub fn allocated_together(addresses: impl Iterator<Item = u64>, event: &Allocati
             return;
         };
         note_end(recording);
-        hold::watch_script();
+        session::watch_script();
         let cost = Cost::begin();
         let (_, shard) = thread_and_shard(recording);
         let entry = entry_with_stack(recording, event);

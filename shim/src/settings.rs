@@ -5,7 +5,6 @@
 
 use std::ffi::{CStr, c_char};
 
-use crate::stacks::Frames;
 use culeak::format::{RANK_VARIABLES, TIMELINE_MAX};
 use culeak::variables::{self, Mistake, Value, Variable};
 use culeak::wildcard;
@@ -59,7 +58,16 @@ pub fn depth() -> usize {
     }
 }
 
-/// The frames that stacks consist of.
+/// The frames that a stack consists of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Frames {
+    Both,
+    /// Blocks of frameworks on a thread that runs Python: Python frames only, without a walk of the native stack. All
+    /// other stacks have both: reports recognize caching allocators, libraries and the driver by native frames.
+    Python,
+    Native,
+}
+
 pub fn frames() -> Frames {
     match value(variables::STACKS) {
         Some(Value::OneOf(1)) => Frames::Python,

@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::*};
 use culeak_walker::Registers;
 
 use crate::resolve::closing;
-use crate::settings::DEPTH_MAX;
+use crate::settings::{DEPTH_MAX, Frames};
 use culeak::format::{CUT, Loss, NONE, ROOT};
 use culeak::lockfree::index::mix;
 use culeak::lockfree::shards::Shard;
@@ -44,8 +44,8 @@ use culeak::variables::DEPTH_DEFAULT;
 
 pub use modules::{Closing, unloaded};
 pub use python::{
-    call_at_end, has_script_ended, hides_end, is_end_wanted, is_finalizing as is_interpreter_finalizing, may_be_ending,
-    prepare,
+    WATCHES_END, call_at_end, has_script_ended, hides_end, is_end_wanted, is_finalizing as is_interpreter_finalizing,
+    may_be_ending, prepare,
 };
 
 #[unsafe(link_section = ".data.culeak_events")]
@@ -53,16 +53,6 @@ static DEPTH: AtomicUsize = AtomicUsize::new(DEPTH_DEFAULT);
 /// A [`Frames`] as a number.
 #[unsafe(link_section = ".data.culeak_events")]
 static FRAMES: AtomicU8 = AtomicU8::new(Frames::Both as u8);
-
-/// The frames that a stack consists of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Frames {
-    Both,
-    /// Blocks of frameworks on a thread that runs Python: Python frames only, without a walk of the native stack. All
-    /// other stacks have both: reports recognize caching allocators, libraries and the driver by native frames.
-    Python,
-    Native,
-}
 
 impl Frames {
     #[inline]
@@ -269,7 +259,7 @@ fn store(
     }
     python::record_interpreter(recording, frames == Frames::Native);
     if python::reads_by_kernel() || python::hides_end() {
-        crate::recorder::watch_end();
+        python::watch_end();
     }
     if frames != Frames::Native && !buffers.python.walk(depth) {
         recording.add(Loss::Python, 1);

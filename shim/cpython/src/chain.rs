@@ -10,8 +10,43 @@ use crate::interpreter::{Interpreter, is_finalizing};
 use crate::layout::*;
 use crate::memory::{Direct, EXPECTED, Gathered, Memory, View, Window, on_main_thread};
 use crate::stamp::{Code, stamp};
-use crate::{BEFORE_FIRST, End, Frame, Seen};
 use culeak_walker::{mix_in, read};
+
+/// One Python call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Frame {
+    /// Address of the code object.
+    pub code: u64,
+    /// Distinguishes code objects that had the same address one after the other.
+    pub stamp: u64,
+    /// Offset of the current instruction in bytes; [`BEFORE_FIRST`] if none has been executed.
+    pub offset: u32,
+}
+
+/// The offset in a frame that has not begun: its line is the function's first.
+pub const BEFORE_FIRST: u32 = u32::MAX;
+
+/// What a walk reports, innermost first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Seen {
+    Frame(Frame),
+    /// The frames since the last boundary belong to one interpreter call, whose C frame contains this address. 0: the call
+    /// leaves no record on the C stack (before 3.10); its C frame is recognized by its code ([`native_eval`](crate::native_eval)).
+    Boundary(u64),
+}
+
+/// Why a walk ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// The thread has no Python stack, or it cannot be read.
+    Nothing,
+    /// All frames were reported.
+    Root,
+    /// There are more frames than the limit.
+    Full,
+    /// The chain leads to something that is not a frame.
+    Lost,
+}
 
 /// Bytes read of a thread state, and of a C frame record.
 const THREAD_BYTES: u64 = 192;

@@ -165,8 +165,6 @@ pub fn may_be_ending() -> bool {
 /// In a forked child: a thread that was in `prepare` does not exist here.
 pub fn forked() {
     let _ = STATE.compare_exchange(BUSY, ABSENT, Relaxed, Relaxed);
-    crate::direct::GATE.forked();
-    crate::ending::forked();
 }
 
 /// The code of the function that runs Python code: recognizes interpreter calls where there is no address for

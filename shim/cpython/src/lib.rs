@@ -30,6 +30,7 @@
 //! * [`ending`]: calls a function when a script has ended; the only part that changes the interpreter, and only on request
 //! * [`layout`]: the offsets in each version's structures
 //! * [`memory`]: reads of memory that may be freed at any time
+//! * [`sync`]: the atomics of [`direct`], and how it waits
 //!
 //! Deliberately absent: decoding of line tables (`src/reader/python_line.rs`) and everything else that can be done later, in
 //! another process; other threads' stacks; locals and values of any kind.
@@ -43,60 +44,14 @@ mod interpreter;
 mod layout;
 mod memory;
 mod stamp;
+mod sync;
 
-/// Replaced by loom's in `tests/models.rs`.
-mod sync {
-    pub use std::sync::atomic::{AtomicBool, AtomicU32};
-
-    pub fn pause() {
-        // SAFETY: no preconditions.
-        unsafe { libc::usleep(50) };
-    }
-}
-
-pub use chain::reads_by_kernel;
+pub use chain::{BEFORE_FIRST, End, Frame, Seen, reads_by_kernel};
 pub use code::Described;
 pub use ending::{call_at_end, is_wanted as is_end_wanted};
 pub use interpreter::{
-    Status, code_address, forked, has_script_ended, hides_end, is_finalizing, may_be_ending, native_eval, prepare,
-    status,
+    Status, code_address, has_script_ended, hides_end, is_finalizing, may_be_ending, native_eval, prepare, status,
 };
-
-/// One Python call.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Frame {
-    /// Address of the code object.
-    pub code: u64,
-    /// Distinguishes code objects that had the same address one after the other.
-    pub stamp: u64,
-    /// Offset of the current instruction in bytes; [`BEFORE_FIRST`] if none has been executed.
-    pub offset: u32,
-}
-
-/// The offset in a frame that has not begun: its line is the function's first.
-pub const BEFORE_FIRST: u32 = u32::MAX;
-
-/// What a walk reports, innermost first.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Seen {
-    Frame(Frame),
-    /// The frames since the last boundary belong to one interpreter call, whose C frame contains this address. 0: the call
-    /// leaves no record on the C stack (before 3.10); its C frame is recognized by its code ([`native_eval`]).
-    Boundary(u64),
-}
-
-/// Why a walk ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum End {
-    /// The thread has no Python stack, or it cannot be read.
-    Nothing,
-    /// All frames were reported.
-    Root,
-    /// There are more frames than the limit.
-    Full,
-    /// The chain leads to something that is not a frame.
-    Lost,
-}
 
 /// Calls `see` with the calling thread's frames, at most `limit` of them, and the boundaries between them.
 #[inline]
@@ -111,4 +66,11 @@ pub fn walk(limit: usize, see: impl FnMut(Seen)) -> End {
 /// Names and line table of a code object that a walk has just reported. The result borrows `buffer`.
 pub fn describe(frame: Frame, buffer: &mut [u8]) -> Option<Described<'_>> {
     code::describe(interpreter::ready()?, frame, buffer)
+}
+
+/// In a forked child: the parent's other threads do not exist here.
+pub fn forked() {
+    interpreter::forked();
+    direct::GATE.forked();
+    ending::forked();
 }

@@ -11,12 +11,10 @@
 //! Freeing a client, a device or a group of channels frees what is below it (`recorder::kernel_objects`). A duplicate within
 //! the process takes no bytes until its original is freed; a duplicate of another process's memory takes none.
 
-mod in_flight;
-
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
-use self::in_flight::InFlight;
+use crate::recorder::segment_state::{self, DUPLICATES, IMPLAUSIBLE, InFlight, LOST};
 use crate::recorder::{
     self, AllocationEvent, FrameWord, current, kernel_name, kernel_objects, segment_entry, thread_and_shard,
 };
@@ -71,17 +69,8 @@ struct Before {
 
 /// [`Unknown::to_word`]: why nothing is recorded any more; 0: it is.
 static ENDED: AtomicU64 = AtomicU64::new(0);
-/// Segments that the recording lacks: those before it began, for example.
-static LOST: AtomicU64 = AtomicU64::new(0);
-/// Sizes in a row that cannot be.
-static IMPLAUSIBLE: AtomicU32 = AtomicU32::new(0);
 /// So many in a row mean that the layout is another one.
 const TOO_MANY: u32 = 8;
-/// How many duplicates take no bytes because their original does, by a hash of the original: the free of memory without
-/// duplicates looks at no other record. Originals that share a number, and duplicates that were freed with their parent, cost a
-/// search that finds nothing.
-static DUPLICATES: [AtomicU32; 1024] = [const { AtomicU32::new(0) }; 1024];
-
 fn duplicates_of(original: u64) -> &'static AtomicU32 {
     &DUPLICATES[mix(original) as usize % DUPLICATES.len()]
 }
@@ -379,7 +368,7 @@ fn pass_on(recording: &Recording, original: Option<u64>) -> bool {
     };
     // While a handle is being freed it has no record, and the free may fail. If it has failed between the first two questions, there
     // is a record again.
-    let is_live = |word: u64| has_record(word) || in_flight::is_being_freed(word) || has_record(word);
+    let is_live = |word: u64| has_record(word) || segment_state::is_being_freed(word) || has_record(word);
     let wanted = |entry: &Entry| {
         is_without_bytes(entry)
             && match original.get() {
@@ -390,7 +379,7 @@ fn pass_on(recording: &Recording, original: Option<u64>) -> bool {
     recording.change_all(shard, wanted, |key, entry| {
         original.set(Some(entry.extra));
         forget_duplicate(entry.extra);
-        let time_ns = in_flight::time_of_change(recording.now());
+        let time_ns = segment_state::time_of_change(recording.now());
         match heir {
             None => {
                 heir = Some(key.address);
@@ -458,14 +447,6 @@ fn running() -> Option<&'static Recording> {
 fn ended(why: Unknown) {
     let _ = ENDED.compare_exchange(0, why.to_word(), Relaxed, Relaxed);
     running();
-}
-
-/// In a forked child: what was lost, duplicated and being freed is the parent's.
-pub fn forked() {
-    LOST.store(0, Relaxed);
-    DUPLICATES.iter().for_each(|count| count.store(0, Relaxed));
-    in_flight::forked();
-    IMPLAUSIBLE.store(0, Relaxed);
 }
 
 fn lost() {
@@ -540,7 +521,7 @@ fn move_to_their_devices() {
     let is_elsewhere = |entry: &Entry| row_of(entry).is_some_and(|row| row != entry.attributes.device);
     recording.change_all(shard, is_elsewhere, |_, entry| {
         let mut moved = Entry {
-            time_ns: in_flight::time_of_change(recording.now()),
+            time_ns: segment_state::time_of_change(recording.now()),
             ..*entry
         };
         moved.attributes.device = row_of(entry).unwrap_or(entry.attributes.device);

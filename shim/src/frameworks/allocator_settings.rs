@@ -73,7 +73,7 @@ macro_rules! exports {
                 unsafe { std::mem::transmute::<*const c_void, Set>(next)(first, second) }
                 // SAFETY: a reference to a string, by the function's name, which the caller has until this returns.
                 let text = unsafe { $read([first, second][$argument]) };
-                recorder::quietly(|| job_variables::set_by_program(text));
+                recorder::quietly(|| Some(job_variables::set_by_program(text)?.store(recorder::running()?)));
             }
         }
     )*};

@@ -14,14 +14,9 @@ use std::ffi::CStr;
 use crate::frameworks::pytorch;
 use crate::recorder;
 use crate::resolve::loader;
-use crate::stacks::backward;
+use crate::stacks::backward::{self, NAMES};
 use culeak_walker::Registers;
 
-/// Up to PyTorch 2.12 a `shared_ptr` refers to a node, and from 2.13 on an `intrusive_ptr`; both are passed by their address.
-pub const NAMES: [&CStr; 2] = [
-    c"_ZN5torch8autograd6Engine23execute_with_graph_taskERKSt10shared_ptrINS0_9GraphTaskEES2_INS0_4NodeEEONS0_11InputBufferE",
-    c"_ZN5torch8autograd6Engine23execute_with_graph_taskERKSt10shared_ptrINS0_9GraphTaskEEN3c1013intrusive_ptrINS0_4NodeENS7_6detail34intrusive_target_default_null_typeIS9_EEEEONS0_11InputBufferE",
-];
 const ENTRIES: [unsafe extern "C-unwind" fn(); 2] = [entry, entry_intrusive];
 const EXEC_INFO: &CStr = c"_ZN5torch8autograd32get_current_graph_task_exec_infoEv";
 

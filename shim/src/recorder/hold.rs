@@ -9,23 +9,19 @@
 //! (`culeak_cpython::call_at_end`). It is registered at the first allocation that is recorded.
 //! If it could not be registered, the next sign counts: the main thread calls `sigaction` while the interpreter finalizes, to
 //! restore its handlers before it collects cycles and clears modules. That function is replaced by a second library (`shim/hold`),
-//! which only `run --why` preloads and which calls [`culeak_hold`]. Without handlers, the first event after that counts.
+//! which only `run --why` preloads and which calls `session::culeak_hold`. Without handlers, the first event after that counts.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::*};
 
-use crate::recorder::{proof, quietly, session};
-use crate::{settings, stacks};
+use crate::recorder::proof;
+use crate::{process, settings, stacks};
 use culeak::hold::{Moment, Waiting};
 use culeak::recording::Recording;
-use culeak::system::{cold_path, monotonic_ns};
+use culeak::system::monotonic_ns;
 use culeak::variables;
 
 /// This process has waited at its end.
 static HAS_ENDED: AtomicBool = AtomicBool::new(false);
-/// The end of a script is to be announced: by `culeak run --why`, by a thread that walks its Python frames without the GIL, or because
-/// nothing else shows it in front of the exit callbacks.
-#[unsafe(link_section = ".data.culeak_events")]
-static WATCHES: AtomicBool = AtomicBool::new(false);
 /// The recording began in the script, so the script's end is in front of its exit callbacks. A program that begins in one of these
 /// ends with them.
 #[unsafe(link_section = ".data.culeak_events")]
@@ -38,7 +34,7 @@ static PROCESS: AtomicU32 = AtomicU32::new(0);
 pub fn prepare() {
     PROCESS.store(pid(), Relaxed);
     HAS_ENDED.store(false, Relaxed);
-    WATCHES.store(is_served() || stacks::hides_end(), Relaxed);
+    stacks::WATCHES_END.store(is_served() || stacks::hides_end(), Relaxed);
     BEGAN_IN_SCRIPT.store(!stacks::has_script_ended(), Relaxed);
     if settings::is_set(variables::WHY) {
         // SAFETY: takes a number; a kernel without Yama refuses it.
@@ -78,7 +74,7 @@ pub fn is_script_ending() -> bool {
 }
 
 /// Whether `culeak run --why` serves, and this is no child of `vfork`.
-fn is_served() -> bool {
+pub fn is_served() -> bool {
     proof::holds().is_some_and(|holds| holds.is_served()) && pid() == PROCESS.load(Relaxed)
 }
 
@@ -104,60 +100,12 @@ pub fn hold(moment: Moment, number: u32) {
     holds.wait(waiting, monotonic_ns);
 }
 
-/// An interpreter was found that hides its end, or a thread without the GIL walks its Python frames: it may read them directly if the
-/// end of the script is announced.
-#[cold]
-pub fn watch() {
-    if !WATCHES.swap(true, Relaxed) {
-        session::forget_known();
-    }
-}
-
-/// Called at each allocation: the interpreter may have been initialized since the last one.
-#[inline]
-pub fn watch_script() {
-    if WATCHES.load(Relaxed) {
-        cold_path();
-        stacks::call_at_end((is_served() || stacks::hides_end()).then_some(script_ended));
-    }
-}
-
-/// Whether [`watch_script`] may do something.
-#[inline]
-pub fn may_watch_script() -> bool {
-    WATCHES.load(Relaxed) && stacks::is_end_wanted()
-}
-
-/// The script has ended, and the interpreter calls its exit callbacks.
-extern "C" fn script_ended() {
-    quietly(|| {
-        let Some(recording) = session::running() else { return };
-        recording.end_script();
-        session::forget_known();
-        at_end(Moment::End);
-    });
-}
-
-/// Exported for `shim/hold`: the program calls `sigaction` (0), or `_exit` or `quick_exit` (1).
-#[unsafe(no_mangle)]
-extern "C" fn culeak_hold(called: libc::c_int) {
-    quietly(|| {
-        let Some(recording) = session::running() else { return };
-        match called {
-            0 => session::note_end(recording),
-            // After the exit handlers there is nothing left to search.
-            _ if !recording.has_ended() => at_end(Moment::Exit),
-            _ => {}
-        }
-    });
-}
-
 /// The interpreter finalizes.
 #[cold]
 pub fn end_script(recording: &Recording) {
     if !recording.has_ended() {
         recording.end_script();
-        session::forget_known();
+        process::forget_known();
     }
     // Any other thread would wait while the interpreter goes on.
     if is_served() && is_main_thread() {

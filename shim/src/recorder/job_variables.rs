@@ -13,7 +13,7 @@ use std::ffi::{CStr, c_char};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
 
-use crate::{recorder, settings};
+use crate::settings;
 use culeak::format::RANK_VARIABLES;
 use culeak::job_variables::{JOB_VARIABLES, JobVariable, NAME_MAX, SET_BY_PROGRAM, SET_MOST, States, VALUE_MAX};
 use culeak::recording::Recording;
@@ -30,7 +30,7 @@ const TOO_LONG: &[u8] = b"(too long)";
 const ENTRIES: usize = 4096;
 
 /// The text of a call.
-struct Set {
+pub struct Set {
     text: [AtomicU8; VALUE_MAX],
     /// Its length and 1; 0: not yet written.
     length: AtomicUsize,
@@ -44,7 +44,7 @@ impl Set {
         }
     }
 
-    fn store(&self, recording: &Recording) {
+    pub fn store(&self, recording: &Recording) {
         // First the length: another thread writes it when the text is whole.
         if let Some(length) = self.length.load(Acquire).checked_sub(1) {
             let text: [u8; VALUE_MAX] = std::array::from_fn(|nth| self.text[nth].load(Relaxed));
@@ -96,21 +96,20 @@ pub fn record(recording: &Recording) {
     SET.iter().for_each(|set| set.store(recording));
 }
 
-/// The program has set these, or PyTorch what is in the environment; the recording may start later.
-pub fn set_by_program(text: &[u8]) {
+/// The program has set these, or PyTorch what is in the environment. The caller stores them if there is a recording now; one that starts
+/// later does so itself.
+pub fn set_by_program(text: &[u8]) -> Option<&'static Set> {
     let text = if text.len() <= VALUE_MAX { text } else { TOO_LONG };
     let Some(set) = SET.get(SET_COUNT.fetch_add(1, Relaxed)) else {
         SET_COUNT.store(SET_MOST, Relaxed);
-        return;
+        return None;
     };
     set.text
         .iter()
         .zip(text)
         .for_each(|(byte, &new)| byte.store(new, Relaxed));
     set.length.store(text.len() + 1, Release);
-    if let Some(recording) = recorder::running() {
-        set.store(recording);
-    }
+    Some(set)
 }
 
 fn store(recording: &Recording, name: &str, value: &[u8]) {

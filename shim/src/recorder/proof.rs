@@ -7,7 +7,7 @@
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, Ordering::*};
 
-use crate::recorder::quietly;
+use crate::recorder::thread::quietly;
 use crate::resolve::driver;
 use crate::settings;
 use culeak::hold::Holds;

@@ -3,13 +3,15 @@
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*, fence};
 
-use crate::recorder::{auto_snapshot, create, current, hold, kernel_objects, proof, quietly, thread};
+use crate::process::{self, OWN, forget_known, own, reported};
+use crate::recorder::thread::{self, quietly};
+use crate::recorder::{auto_snapshot, create, current, hold, kernel_objects, proof, segment_state};
 use crate::resolve::{closing, loader, search};
 use crate::{messages, settings, stacks};
 use culeak::format::{Loss, halves, pack};
 use culeak::hold::Moment;
-use culeak::recording::{DEVICES, PAGE, Recording, Reported};
-use culeak::system::{BlockedSignals, Pauses, Uncancelled, anonymous, cold_path, monotonic_ns};
+use culeak::recording::{DEVICES, Recording};
+use culeak::system::{BlockedSignals, Pauses, Uncancelled, cold_path, monotonic_ns};
 
 /// The recording that [`forget_parent`] gives up.
 static RECORDING: AtomicPtr<Recording> = AtomicPtr::new(std::ptr::null_mut());
@@ -22,34 +24,7 @@ const OFF: u64 = 3;
 /// How long threads wait for the recording that another one is creating.
 const TIMEOUT_MS: u32 = 2000;
 
-/// What belongs to this process alone: it is in two pages, of which the kernel wipes the first in every child, also in one whose parent
-/// skipped the fork handlers. So an event asks nothing else to know that there is a recording and that it is not the parent's.
-#[repr(C)]
-struct Own {
-    /// Null: there is none, or this is a child.
-    recording: AtomicPtr<Recording>,
-    /// [`OWN`] while this process records.
-    mark: AtomicU32,
-    /// Where the tensors of a device begin, by device, if stacks are sampled: [`reported`].
-    lines: [Line; LINES],
-}
-
-#[repr(C, align(64))]
-struct Line {
-    _words: [AtomicU64; 8],
-}
-
-const LINES: usize = 2 * PAGE / size_of::<Line>() - 1;
-const _: () = assert!(size_of::<Own>() == 2 * PAGE, "two pages");
-const _: () = assert!(DEVICES < PAGE / size_of::<Line>(), "each begins in the first page");
-
-/// [`NOT_WIPED`] before there is a page, and where the kernel refuses to wipe one: then only the fork handler detects a child.
-#[unsafe(link_section = ".data.culeak_events")]
-static OWN_PAGES: AtomicPtr<Own> = AtomicPtr::new((&raw const NOT_WIPED).cast_mut());
-// SAFETY: zeros are values of all fields.
-static NOT_WIPED: Own = unsafe { std::mem::zeroed() };
-const OWN: u32 = 1;
-/// A thread of a child is in `forget_parent`.
+/// The mark of the process's own pages while a thread of a child is in [`forget_parent`].
 const FORGETTING: u32 = 2;
 /// This is a child of a process that was recording: locks of libc may be held by threads that do not exist here.
 static FORKED: AtomicBool = AtomicBool::new(false);
@@ -61,11 +36,6 @@ static LOST_BEFORE: [(Loss, AtomicU64); 2] = [
     (Loss::Details, AtomicU64::new(0)),
 ];
 
-fn own() -> &'static Own {
-    // SAFETY: a static, or a page that is mapped before this refers to it and never unmapped.
-    unsafe { &*OWN_PAGES.load(Acquire) }
-}
-
 /// The recording, if it has started.
 #[inline(always)]
 pub fn running() -> Option<&'static Recording> {
@@ -75,25 +45,6 @@ pub fn running() -> Option<&'static Recording> {
         forget_parent_once();
     }
     recording
-}
-
-/// The tensors on a device of this process, whose number is below [`DEVICES`].
-#[inline(always)]
-pub fn reported(device: usize) -> &'static Reported {
-    assert!(device < DEVICES);
-    let begin = size_of::<Line>() * device + std::mem::offset_of!(Own, lines);
-    // SAFETY: it ends in the second page, a line and `PAGE` bytes behind its begin; zeros are valid, and devices have no word in common.
-    unsafe { &*OWN_PAGES.load(Acquire).byte_add(begin).cast() }
-}
-
-/// Something is rare from now on that an event of known tensors does not ask for.
-pub fn forget_known() {
-    (0..DEVICES).for_each(|device| reported(device).forget());
-}
-
-/// Whether the kernel wipes what belongs to this process alone in every child.
-pub fn is_wiped_in_children() -> bool {
-    !std::ptr::eq(own(), &NOT_WIPED)
 }
 
 /// There is no recording. In a child that was made without the fork handlers: of several threads, one forgets the parent's.
@@ -229,14 +180,7 @@ fn forget_lost() {
 
 /// Prepares for the forks and the exit of the process, before its recording is published.
 fn watch_process() {
-    if !is_wiped_in_children()
-        && let Ok(pages) = anonymous(2 * PAGE)
-    {
-        // SAFETY: the first of the pages that were mapped just now. Older kernels refuse.
-        if unsafe { libc::madvise(pages.cast(), PAGE, libc::MADV_WIPEONFORK) } == 0 {
-            OWN_PAGES.store(pages.cast(), Release);
-        }
-    }
+    process::wipe_in_children();
     own().mark.store(OWN, Relaxed);
     static ONCE: AtomicBool = AtomicBool::new(false);
     if !ONCE.swap(true, Relaxed) {
@@ -263,7 +207,7 @@ extern "C" fn forget_parent() {
     EXITING.store(false, Relaxed);
     current::contexts_changed();
     kernel_objects::forked();
-    crate::effects::segments::forked();
+    segment_state::forked();
     closing::forked();
     stacks::forked();
     loader::forked();
@@ -303,6 +247,45 @@ pub fn note_end(recording: &Recording) {
         cold_path();
         hold::end_script(recording);
     }
+}
+
+/// Called at each allocation: the interpreter may have been initialized since the last one.
+#[inline]
+pub fn watch_script() {
+    if stacks::WATCHES_END.load(Relaxed) {
+        cold_path();
+        stacks::call_at_end((hold::is_served() || stacks::hides_end()).then_some(script_ended));
+    }
+}
+
+/// Whether [`watch_script`] may do something.
+#[inline]
+pub fn may_watch_script() -> bool {
+    stacks::WATCHES_END.load(Relaxed) && stacks::is_end_wanted()
+}
+
+/// The script has ended, and the interpreter calls its exit callbacks.
+extern "C" fn script_ended() {
+    quietly(|| {
+        let Some(recording) = running() else { return };
+        recording.end_script();
+        forget_known();
+        hold::at_end(Moment::End);
+    });
+}
+
+/// Exported for `shim/hold`: the program calls `sigaction` (0), or `_exit` or `quick_exit` (1).
+#[unsafe(no_mangle)]
+extern "C" fn culeak_hold(called: libc::c_int) {
+    quietly(|| {
+        let Some(recording) = running() else { return };
+        match called {
+            0 => note_end(recording),
+            // After the exit handlers there is nothing left to search.
+            _ if !recording.has_ended() => hold::at_end(Moment::Exit),
+            _ => {}
+        }
+    });
 }
 
 pub fn is_exiting() -> bool {

@@ -9,8 +9,9 @@
 
 use std::ffi::c_void;
 
-use crate::recorder::thread::{THREAD, ThreadState};
-use crate::recorder::{auto_snapshot, cost, current, hold, quietly, sampling, session};
+use crate::process;
+use crate::recorder::thread::{THREAD, ThreadState, quietly};
+use crate::recorder::{auto_snapshot, cost, current, hold, sampling, session};
 use crate::resolve::closing::Loaded;
 use crate::resolve::loader;
 use crate::stacks;
@@ -30,7 +31,7 @@ pub fn known(allocates: bool, device: usize, caller: u64) -> Option<&'static Rep
     if device >= DEVICES {
         return None;
     }
-    let of = session::reported(device);
+    let of = process::reported(device);
     of.is_known(allocates, caller).then_some(of)
 }
 
@@ -49,7 +50,7 @@ pub fn learn(allocates: bool, device: usize, caller: u64, loaded: Loaded, next: 
         let is_so = || {
             loaded.is_settled()
                 && Loaded::now().word() == loaded.word()
-                && !(recording.has_ended() || hold::may_watch_script() || auto_snapshot::is_watching())
+                && !(recording.has_ended() || session::may_watch_script() || auto_snapshot::is_watching())
         };
         if is_so() {
             of.know(allocates, caller, next as u64, is_so);
@@ -166,8 +167,8 @@ pub fn aside(of: &Reported, event: &TensorEvent, work: Event) -> Outcome {
     let mut outcome = Outcome::Rare;
     if let Some(recording) = session::running().filter(|_| !hold::is_script_ending()) {
         // Known callers do not ask whether it is wanted again.
-        if event.change > 0 && hold::may_watch_script() {
-            quietly(hold::watch_script);
+        if event.change > 0 && session::may_watch_script() {
+            quietly(session::watch_script);
         }
         let mut work = || {
             outcome = work(of, event);
@@ -183,7 +184,7 @@ pub fn aside(of: &Reported, event: &TensorEvent, work: Event) -> Outcome {
 
 /// Does what is left of an event.
 pub fn finish(device: usize, event: &TensorEvent, outcome: Outcome) -> &'static Reported {
-    let of = session::reported(device);
+    let of = process::reported(device);
     if let Some(recording) = session::running() {
         recording.finish_tensor(of, device as u8, event, outcome);
     }
@@ -193,7 +194,7 @@ pub fn finish(device: usize, event: &TensorEvent, outcome: Outcome) -> &'static 
 /// The tensors of the device that the code at `caller` reports.
 #[inline(always)]
 fn reported_by(device: usize, caller: u64) -> Option<&'static Reported> {
-    let of = (device < DEVICES).then(|| session::reported(device));
+    let of = (device < DEVICES).then(|| process::reported(device));
     of.filter(|of| of.is_of(caller))
 }
 
@@ -213,10 +214,10 @@ pub fn reported(recording: &Recording, api: Api, device: i32, caller: u64) -> Op
 fn begin(recording: &Recording, api: Api, device: i32, caller: u64) -> Option<&'static Reported> {
     let row = current::reported_device(recording, device);
     // Otherwise a child could take the parent's for its own.
-    if i32::from(row) != device || usize::from(row) >= DEVICES || !session::is_wiped_in_children() {
+    if i32::from(row) != device || usize::from(row) >= DEVICES || !process::is_wiped_in_children() {
         return None;
     }
-    let of = session::reported(row.into());
+    let of = process::reported(row.into());
     if of.may_begin() {
         let code = loader::find_containing(caller, |loaded| {
             loaded.file_name().starts_with(LIBRARY).then(|| loaded.bounds())

@@ -68,9 +68,21 @@ culeak_walker::thread_variable! {
     pub static THREAD: unsafe ThreadState = "culeak_thread_state";
 }
 
+/// Runs recorder code; restores `errno` and stops panics. `None` after a panic.
+#[inline(always)]
+pub fn quietly<R>(work: impl FnOnce() -> R) -> Option<R> {
+    let errno = errno();
+    // SAFETY: the calling thread's errno.
+    let before = unsafe { *errno };
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).ok();
+    // SAFETY: as above.
+    unsafe { *errno = before };
+    result
+}
+
 /// Where the calling thread's errno is: the same address as long as the thread runs.
 #[inline(always)]
-pub fn errno() -> *mut libc::c_int {
+fn errno() -> *mut libc::c_int {
     THREAD.with(|thread| {
         if thread.errno.get().is_null() {
             cold_path();

@@ -7,7 +7,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
-use crate::recorder;
+use crate::process;
 use culeak::format::{halves, pack};
 
 /// Calls of `dlclose` that are running, in all threads, and how many have unloaded something, + 1 (high half): an event asks for both
@@ -67,7 +67,7 @@ pub fn unloaded() {
 pub fn began() {
     // AcqRel: pairs with the Acquire in `Loaded::now`: what starts after this sees it.
     STATE.fetch_add(1, AcqRel);
-    recorder::forget_known();
+    process::forget_known();
     RUNNING_HERE.with(|here| here.set(here.get() + 1));
     culeak_walker::closing_began();
 }

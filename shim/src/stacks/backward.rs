@@ -20,11 +20,20 @@
 //!
 //! Deliberately absent: passes of the distributed engine, which has no such thread.
 
+use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*, fence};
 
 use crate::messages;
 use crate::resolve::closing;
 use culeak::format::{NONE, halves, pack};
+
+/// `Engine::execute_with_graph_task`: up to PyTorch 2.12 a `shared_ptr` refers to a node, and from 2.13 on an `intrusive_ptr`; both are
+/// passed by their address.
+#[cfg(target_arch = "x86_64")]
+pub const NAMES: [&CStr; 2] = [
+    c"_ZN5torch8autograd6Engine23execute_with_graph_taskERKSt10shared_ptrINS0_9GraphTaskEES2_INS0_4NodeEEONS0_11InputBufferE",
+    c"_ZN5torch8autograd6Engine23execute_with_graph_taskERKSt10shared_ptrINS0_9GraphTaskEEN3c1013intrusive_ptrINS0_4NodeENS7_6detail34intrusive_target_default_null_typeIS9_EEEEONS0_11InputBufferE",
+];
 
 /// More passes than this rarely run at the same time; of more, the oldest are not continued.
 const SLOTS: usize = 32;

@@ -17,10 +17,10 @@
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering::*};
 
-#[cfg(target_arch = "x86_64")]
-use crate::frameworks::autograd;
 use crate::messages;
 use crate::resolve::closing;
+#[cfg(target_arch = "x86_64")]
+use crate::stacks::backward;
 use culeak::format::{NEAR, NONE};
 use culeak::lockfree::index::mix;
 
@@ -59,8 +59,8 @@ pub fn prepare(search: impl Fn(&CStr) -> Option<usize>) {
         // Release: pairs with `note`.
         PEEK.store(peek, Release);
         #[cfg(target_arch = "x86_64")]
-        if !autograd::NAMES.iter().any(|name| search(name).is_some()) {
-            super::backward::refuse();
+        if !backward::NAMES.iter().any(|name| search(name).is_some()) {
+            backward::refuse();
         }
     }
 }

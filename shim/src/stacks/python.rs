@@ -6,6 +6,7 @@ use culeak_cpython::{self as python, End, Frame, Seen, Status};
 pub use culeak_cpython::{is_end_wanted, may_be_ending};
 use culeak_walker::mix_in;
 
+use crate::process;
 use crate::resolve::loader::{self, Loaded};
 use crate::resolve::{closing, dl};
 use crate::settings::DEPTH_MAX;
@@ -163,6 +164,20 @@ pub fn hides_end() -> bool {
 /// Whether a thread without the GIL reads its frames through the kernel.
 pub fn reads_by_kernel() -> bool {
     python::reads_by_kernel()
+}
+
+/// The end of a script is to be announced: by `culeak run --why`, by a thread that walks its Python frames without the GIL, or because
+/// nothing else shows it in front of the exit callbacks.
+#[unsafe(link_section = ".data.culeak_events")]
+pub static WATCHES_END: AtomicBool = AtomicBool::new(false);
+
+/// An interpreter was found that hides its end, or a thread without the GIL walks its Python frames: it may read them directly if the
+/// end of the script is announced.
+#[cold]
+pub fn watch_end() {
+    if !WATCHES_END.swap(true, Relaxed) {
+        process::forget_known();
+    }
 }
 
 /// Whether no interpreter was found so far.

@@ -4,7 +4,10 @@ use crate::cfi::{self, Frame, Step};
 use crate::machine::{self, ADDRESS_BITS, FP, RA, SP};
 use crate::rule::{AT_FRAME, Base, Packed, Rule};
 use crate::stack::{self, Bounds, Memory};
-use crate::{Registers, TABLE, modules};
+use crate::table::Table;
+use crate::{Registers, modules};
+
+pub static TABLE: Table = Table::new();
 
 /// The registers of a frame that the rules of the table use.
 #[derive(Clone, Copy)]

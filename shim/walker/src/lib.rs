@@ -24,6 +24,7 @@
 //! * [`rule`], [`table`]: a step packed in one word, and the lock-free cache of such words
 //! * [`cfi`]: unwind tables interpreted by gimli
 //! * [`stack`]: which memory may be read, and checked reads of the rest
+//! * [`sync`]: the atomics of the table
 //! * [`modules`]: which module contains an address
 //! * [`read_sets`]: knows a thread's stacks again by the words that their walks loaded
 //! * [`machine`]: what differs between processors
@@ -55,45 +56,22 @@ mod modules;
 mod read_sets;
 mod rule;
 mod stack;
+mod sync;
 mod table;
 mod thread_variable;
 
-pub use machine::ADDRESS_BITS;
+pub use machine::{ADDRESS_BITS, Registers};
 pub use modules::exported;
 pub use read_sets::{Kept, ReadSets};
 pub use stack::{Bounds, bounds as stack_bounds, read, read_each, readable};
 
 use cfi::Step;
-use cursor::Cursor;
-use table::Table;
-
-/// The table's atomics; the models replace them.
-use std::sync::atomic as sync;
-
-static TABLE: Table = Table::new();
+use cursor::{Cursor, TABLE};
 
 /// Adds a word to a hash, such as the code address of a frame.
 #[inline(always)]
 pub const fn mix_in(hash: u64, word: u64) -> u64 {
     (hash.rotate_left(29) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-}
-
-/// Where a walk begins: the registers of a function at one of its calls. On aarch64: pc, sp and x29.
-#[derive(Clone, Copy, Debug)]
-pub struct Registers {
-    /// A return address, or another address behind an instruction that was executed with these registers.
-    pub rip: u64,
-    /// The stack pointer after that call has returned.
-    pub rsp: u64,
-    pub rbp: u64,
-}
-
-impl Registers {
-    /// The registers of the function that this is inlined into, which becomes the innermost frame.
-    #[inline(always)]
-    pub fn here() -> Registers {
-        machine::registers()
-    }
 }
 
 /// Why a walk ended.

@@ -39,10 +39,10 @@
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, Ordering::*, compiler_fence};
 
-use crate::cursor::{Cursor, load};
+use crate::Registers;
+use crate::cursor::{Cursor, TABLE, load};
 use crate::rule::Base;
 use crate::stack::{self, Bounds};
-use crate::{Registers, TABLE};
 
 /// 512 KiB for each thread.
 const LINES: u32 = 8192;

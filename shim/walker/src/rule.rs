@@ -31,10 +31,6 @@ pub enum Rule {
 pub struct Packed(pub u32);
 
 pub const PAYLOAD_BITS: u32 = 2 + CFA_BITS + RA_BITS + FP_BITS;
-const _: () = assert!(
-    PAYLOAD_BITS == crate::table::PAYLOAD_BITS,
-    "the table reserves exactly this many bits for a rule"
-);
 
 /// A value of `fp`: a frame that realigned the stack saves the caller's frame pointer below the gap, so its distance
 /// from the CFA varies. Packed only with [`Base::Saved`].

@@ -42,10 +42,9 @@
 use std::sync::atomic::Ordering::*;
 
 use crate::machine::{ADDRESS_BITS, CODE_SHIFT};
-use crate::rule::Packed;
+use crate::rule::{PAYLOAD_BITS, Packed};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64};
 
-pub const PAYLOAD_BITS: u32 = 29;
 /// The models of `tests/models.rs` use a small table.
 const SMALL: bool = cfg!(all(loom, test));
 const WAYS: usize = if SMALL { 1 } else { 8 };

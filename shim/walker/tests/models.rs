@@ -17,6 +17,7 @@ mod machine {
     pub const CODE_SHIFT: u32 = 0;
 }
 mod rule {
+    pub const PAYLOAD_BITS: u32 = 29;
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct Packed(pub u32);
 }

@@ -1,6 +1,6 @@
 //! aarch64. Written from the ABI and tested in an emulator only.
 
-use crate::Registers;
+use super::Registers;
 
 /// DWARF numbers.
 pub const FP: u16 = 29;

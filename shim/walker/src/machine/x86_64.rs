@@ -1,6 +1,6 @@
 //! x86-64.
 
-use crate::Registers;
+use super::Registers;
 
 /// DWARF numbers.
 pub const FP: u16 = 6;

@@ -1,7 +1,17 @@
-//! Frees at the kernel driver that have begun and have not returned, in fixed numbers of slots. If there are more of them at a time,
-//! the others are not known here.
+//! What no record of a segment has: frees at the kernel driver that have begun and have not returned, duplicates, and what was lost.
+//!
+//! Frees in flight are in fixed numbers of slots. If there are more of them at a time, the others are not known here.
 
-use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+
+/// Segments that the recording lacks: those before it began, for example.
+pub static LOST: AtomicU64 = AtomicU64::new(0);
+/// Sizes in a row that cannot be.
+pub static IMPLAUSIBLE: AtomicU32 = AtomicU32::new(0);
+/// How many duplicates take no bytes because their original does, by a hash of the original: the free of memory without
+/// duplicates looks at no other record. Originals that share a number, and duplicates that were freed with their parent, cost a
+/// search that finds nothing.
+pub static DUPLICATES: [AtomicU32; 1024] = [const { AtomicU32::new(0) }; 1024];
 
 /// Handles whose free is in flight; 0: an empty slot.
 static HANDLES: [AtomicU64; 32] = [const { AtomicU64::new(0) }; 32];
@@ -60,9 +70,12 @@ pub fn time_of_change(now: u64) -> u64 {
     begun.fold(now, u64::min)
 }
 
-/// In a forked child: what was being freed is the parent process's.
+/// In a forked child: what was lost, duplicated and being freed is the parent's.
 pub fn forked() {
+    LOST.store(0, Relaxed);
+    DUPLICATES.iter().for_each(|count| count.store(0, Relaxed));
     HANDLES.iter().chain(&PARENTS).for_each(|slot| slot.store(0, Relaxed));
+    IMPLAUSIBLE.store(0, Relaxed);
 }
 
 #[cfg(test)]
