@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::analysis::opaque::recording_command;
-use crate::analysis::whatif::ignored_settings;
+use crate::analysis::whatif::{ignored_settings, without_limit};
 use crate::analysis::words::{count, plural, quoted};
 use crate::snapshot::EndOf;
 
@@ -77,7 +77,7 @@ pub fn losses(snapshot: &Snapshot) -> Vec<String> {
             python.version
         ));
     }
-    warnings.extend(ignored_settings(snapshot));
+    warnings.extend(ignored_settings(snapshot).chain(without_limit(snapshot)));
     warnings
 }
 

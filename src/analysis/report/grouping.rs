@@ -7,6 +7,7 @@ use crate::analysis::callers;
 use crate::analysis::filter::{Filter, Filtering};
 use crate::analysis::site::{NO_STACK, python_line};
 use crate::named;
+use crate::snapshot::gradient_of;
 
 named! {
     /// What the records of a row have in common.
@@ -385,9 +386,15 @@ fn forward<'a>(blocks: &[(&CallStack<'a>, Tally)]) -> Option<RowForward<'a>> {
     let mut lines: HashMap<Key, (Frame<'a>, Tally)> = HashMap::new();
     for (stack, tally) in blocks {
         let Some(line) = stack.gradient() else { continue };
-        let (_, sum) = lines
-            .entry(Key::of_line(Some(line)))
+        // A line and what is only near it are one line.
+        let bare = Frame {
+            function: line.function.and_then(gradient_of),
+            ..*line
+        };
+        let (named, sum) = lines
+            .entry(Key::of_line(Some(&bare)))
             .or_insert((*line, Tally::default()));
+        named.function = named.function.max(line.function);
         sum.join(*tally);
     }
     let (lines_in_all, tally) = (lines.len(), Tally::total(lines.values().map(|(_, tally)| *tally)));
