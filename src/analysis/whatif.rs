@@ -42,8 +42,8 @@ pub mod version;
 use model::Model;
 use replay::{Plan, Replayed, replay};
 use settings::{LARGE_SEGMENT, ROUNDING, SPLIT, Settings, expandable_text};
-pub use stated::{CALL, Stated, VARIABLE, ignored_expandable, ignored_settings};
-use stated::{ignored_variable, version_of, without_limit};
+pub use stated::{CALL, Stated, VARIABLE, ignored_expandable, ignored_settings, without_limit};
+use stated::{ignored_variable, version_of};
 use trace::{Conflicts, Recorded, Trace};
 use version::{OLDEST_RECORD_FIRST, Version};
 

@@ -211,10 +211,7 @@ impl Tour {
         let status = running.0.wait().map_err(failed)?;
         match status.success() {
             true => Ok((planted, process)),
-            false => Err(broken(
-                words,
-                format_args!("the program ended with {status}; culeak doctor checks this machine"),
-            )),
+            false => Err(broken(words, format_args!("the program ended with {status}"))),
         }
     }
 

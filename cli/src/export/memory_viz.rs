@@ -34,7 +34,7 @@ use super::Input;
 use crate::document::counted;
 use crate::escape::Escaped;
 use crate::load::Loaded;
-use crate::load::memory_viz::{COMPILED, SAID};
+use crate::load::memory_viz::{COMPILED, REPLACED, SAID};
 use crate::names::{self, Detail};
 use crate::pickle::write::{Pickler, Sort};
 use crate::progress::{self, Progress, Unit};
@@ -298,23 +298,29 @@ impl Document<'_, '_> {
         pickler.shared(Sort::Frames, path, |pickler| {
             let known = &self.profile.paths[path];
             let frames = known.frames.iter().rev().copied().chain(known.truncated.then_some(CUT));
-            let frames = frames.filter(|&frame| self.label(frame, SAID).or(self.label(frame, COMPILED)).is_none());
+            let frames = frames.filter(|&frame| !self.is_label(frame, SAID) && !self.is_label(frame, COMPILED));
             pickler.list(frames, |pickler, frame| {
                 pickler.shared(Sort::Frame, frame, |pickler| self.frame(pickler, frame))
             })
         })
     }
 
-    /// The text of a frame that is a label of this sort in PyTorch's snapshot.
-    fn label(&self, frame: usize, sort: &str) -> Option<&str> {
-        let frame = self.profile.frames.get(frame).filter(|_| self.has_labels)?;
-        frame.file?.strip_prefix(sort)
+    fn is_label(&self, frame: usize, sort: &str) -> bool {
+        let frame = self.profile.frames.get(frame).filter(|_| self.has_labels);
+        frame.is_some_and(|frame| frame.file == Some(sort))
     }
 
     /// The labels of this sort in a stack, in the order in which they were set.
-    fn labels(&self, path: u32, sort: &'static str) -> impl Iterator<Item = &str> {
+    fn labels(&self, path: u32, sort: &'static str) -> impl Iterator<Item = String> {
         let frames = self.profile.paths[path as usize].frames.iter().rev();
-        frames.filter_map(move |&frame| self.label(frame, sort))
+        let labels = frames.filter(move |&&frame| self.is_label(frame, sort));
+        labels.map(|&frame| {
+            let text = self.profile.frames[frame].function.unwrap_or_default();
+            let original = |character| REPLACED.iter().find(|(_, other)| *other == character);
+            text.chars()
+                .map(|character| original(character).map_or(character, |(plain, _)| *plain))
+                .collect()
+        })
     }
 
     fn frame(&self, pickler: &mut Pickler, frame: usize) -> io::Result<()> {
@@ -412,7 +418,7 @@ impl Document<'_, '_> {
                 ("compile_context", self.labels(path, COMPILED).nth(entry.label)),
             ];
             for (name, text) in said {
-                text.map_or(Ok(()), |text| pickler.text_entry(name, &Escaped(text).to_string()))?;
+                text.map_or(Ok(()), |text| pickler.text_entry(name, &Escaped(&text).to_string()))?;
             }
         }
         pickler.end();

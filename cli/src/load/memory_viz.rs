@@ -33,7 +33,7 @@ use crate::pickle::{self, Id, Pickle};
 mod history;
 
 use history::History;
-pub use history::{COMPILED, SAID};
+pub use history::{COMPILED, REPLACED, SAID};
 
 /// The innermost frame of a segment's stack, since Python's frames alone do not show that the allocator holds the memory.
 pub(super) const CACHE: &str = "c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::(a segment)";

@@ -28,7 +28,10 @@ const PAUSE: Duration = Duration::from_millis(20);
 const MOST_SAID: u64 = 16 << 10;
 const MOST_WRITTEN: u64 = 256 << 20;
 
-/// In the script, `FOLDER` and `ON` are replaced.
+/// The events of a history of the program's own that are read: the last ones.
+const EVENTS: &str = "100000";
+
+/// In the script, `FOLDER`, `ON` and `EVENTS` are replaced.
 const SCRIPT: &str = r#"
 def culeak(folder, on):
     import os, pickle, sys
@@ -40,10 +43,13 @@ def culeak(folder, on):
         elif not torch._C._cuda_isHistoryEnabled():
             memory._record_memory_history("state", stacks="python")
         answer = b"ok"
+        snapshot = memory._snapshot()
+        for trace in snapshot["device_traces"]:
+            del trace[:-EVENTS]
         with open(folder + "/snapshot.pickle", "wb") as file:
-            pickle.dump(memory._snapshot(), file)
+            pickle.dump(snapshot, file)
     except BaseException as error:
-        answer = repr(error).encode()
+        answer = repr(error)[:2000].encode()
     with open(folder + "/answer.part", "wb") as file:
         file.write(answer)
     os.rename(folder + "/answer.part", folder + "/answer")
@@ -114,7 +120,9 @@ fn folder(pid: u32, on: bool) -> std::io::Result<(PathBuf, PathBuf)> {
     );
     fs::DirBuilder::new().mode(0o700).create(&folder)?;
     let script = SCRIPT.replace("FOLDER", &format!("'{}'", inside.display()));
-    let script = script.replace("ON", if on { "True" } else { "False" });
+    let script = script
+        .replace("ON", if on { "True" } else { "False" })
+        .replace("EVENTS", EVENTS);
     fs::write(folder.join("script.py"), script)?;
     let owner = fs::metadata(format!("/proc/{pid}"))?;
     if owner.uid() != nix::unistd::geteuid().as_raw() {
@@ -181,7 +189,6 @@ fn ended(command: &mut Command, patience: Duration) -> io::Result<(ExitStatus, S
 
 /// Sends the script to the process, and waits until it was run.
 fn run(pid: u32, inside: &Path, folder: &Path, patience: Duration) -> Result<(), String> {
-    let began = Instant::now();
     let executable = format!("/proc/{pid}/exe");
     let name = fs::read_link(&executable).unwrap_or_default();
     let environment = written(Path::new(&format!("/proc/{pid}/environ")), MOST_WRITTEN).unwrap_or_default();
@@ -215,7 +222,7 @@ fn run(pid: u32, inside: &Path, folder: &Path, patience: Duration) -> Result<(),
         clear(folder);
         return Err(format!("it does not take a script: {why}"));
     }
-    let answer = folder.join("answer");
+    let (answer, began) = (folder.join("answer"), Instant::now());
     while began.elapsed() < patience {
         match written(&answer, MOST_SAID) {
             Ok(text) if text == b"ok" => return Ok(()),

@@ -172,7 +172,12 @@ fn write_failed(failed: &Unfit, pool: &Unused, page: &mut Document) {
              is taken not to be"
         ));
     }
-    if !failed.stream_is_known {
+    if failed.segments == 0 {
+        page.item("no segment may serve it");
+        return;
+    }
+    // Those of XLA and TensorFlow serve all streams.
+    if !failed.stream_is_known && !matches!(pool.owner, "XLA" | "TensorFlow") {
         page.item("the stream of the request is not known, so segments of other streams may be among them");
     }
     let Some(sites) = &failed.in_the_way else {
@@ -185,8 +190,9 @@ fn write_failed(failed: &Unfit, pool: &Unused, page: &mut Document) {
     if sites.is_empty() {
         let unsplit =
             (is_pytorch && failed.may_be_unsplit).then_some("too large to be split for it (max_split_size_mb)");
-        let sizes = (!is_pytorch).then_some("of requests of other sizes");
-        let waits = is_pytorch.then_some("of blocks that still waited for another stream");
+        let sizes = (!failed.sizes_are_known).then_some("of requests of other sizes");
+        let waits = is_pytorch
+            .then_some("of blocks that still waited for another stream, or that were freed after the request failed");
         let why: Vec<&str> = [other_stream, other_pool, sizes, unsplit, waits]
             .into_iter()
             .flatten()

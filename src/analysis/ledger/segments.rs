@@ -151,6 +151,10 @@ pub struct Unfit {
     pub requested_bytes: u64,
     /// The stream of the request is known. If not, the segments of other streams are among those that could serve it.
     pub stream_is_known: bool,
+    /// Segments that may serve it.
+    pub segments: u64,
+    /// The sizes of the requests that these serve are known.
+    pub sizes_are_known: bool,
     /// Segments that cannot serve it: of another stream, of a private pool, or of requests of other sizes.
     pub unusable: Tally,
     /// Free memory in the others, and the longest free range there.
@@ -515,6 +519,8 @@ impl<'a> Builder<'_, 'a> {
         Some(Unfit {
             requested_bytes: bytes,
             stream_is_known: failed.stream.is_some(),
+            segments: ranges.len() as u64,
+            sizes_are_known: ranges.iter().all(|range| self.is_small(owner, range).is_some()),
             unusable: Tally::total(unusable.iter().map(|range| Tally::new(size(range), 1))),
             free_bytes: ranges.iter().map(free).fold(0, u64::saturating_add),
             largest_free_run: ranges.iter().map(|range| self.largest_run(range)).max().unwrap_or(0),
@@ -528,15 +534,22 @@ impl<'a> Builder<'_, 'a> {
 
     /// Whether the segment can serve the request, as far as stream, pool and size class are known.
     fn may_serve(&self, owner: &str, range: &Range, request: &Failed) -> bool {
-        // In an expandable segment, the blocks show which requests it serves.
-        let is_small = match range.mapped {
-            true => self.within(range).first().map(|block| block.bytes <= SMALL / 2),
-            false => Some(range.end - range.start == SMALL),
-        };
-        let is_of_size = is_small.is_none_or(|small| owner != "PyTorch" || small == (request.bytes <= SMALL / 2));
+        let is_of_size = self
+            .is_small(owner, range)
+            .is_none_or(|small| small == (request.bytes <= SMALL / 2));
         let stream = self.streams.get(&range.start);
         let is_of_stream = stream.is_none_or(|&stream| request.stream.is_none_or(|of| of == stream));
         self.private.get(&range.start) != Some(&true) && is_of_size && is_of_stream
+    }
+
+    /// Whether a segment serves PyTorch's small requests; `None`: that is not known, or it is another allocator's.
+    fn is_small(&self, owner: &str, range: &Range) -> Option<bool> {
+        match range.mapped {
+            _ if owner != "PyTorch" => None,
+            // In an expandable segment, the blocks show which requests it serves.
+            true => self.within(range).first().map(|block| block.bytes <= SMALL / 2),
+            false => Some(range.end - range.start == SMALL),
+        }
     }
 
     /// The blocks with the fewest bytes of which a range must be free to have room for a request.

@@ -6,7 +6,7 @@ use crate::analysis::groups::Groups;
 use crate::analysis::objects::Objects;
 use crate::analysis::opaque::{OpaquePool, recording_command};
 use crate::analysis::tally::Tally;
-use crate::analysis::whatif::ignored_settings;
+use crate::analysis::whatif::{ignored_settings, without_limit};
 use crate::analysis::words::{count, plural, quoted, shell_word};
 use crate::point::Point;
 use crate::snapshot::{EndOf, Losses, ProcessState, Snapshot};
@@ -82,7 +82,7 @@ pub fn losses(snapshot: &Snapshot) -> Vec<String> {
             python.version
         ));
     }
-    warnings.extend(ignored_settings(snapshot));
+    warnings.extend(ignored_settings(snapshot).chain(without_limit(snapshot)));
     warnings
 }
 

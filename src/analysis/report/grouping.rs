@@ -16,7 +16,7 @@ use crate::analysis::tally::Tally;
 use crate::analysis::why::modules;
 use crate::kind::{Kind, Place};
 use crate::named;
-use crate::snapshot::{Snapshot, Stream};
+use crate::snapshot::{Snapshot, Stream, gradient_of};
 
 named! {
     /// What the records of a row have in common.
@@ -409,9 +409,15 @@ fn forward<'a>(blocks: &[(&CallStack<'a>, Tally)]) -> Option<RowForward<'a>> {
     let mut lines: HashMap<Key, (Frame<'a>, Tally)> = HashMap::new();
     for (stack, tally) in blocks {
         let Some(line) = stack.gradient() else { continue };
-        let (_, sum) = lines
-            .entry(Key::of_line(Some(line)))
+        // A line and what is only near it are one line.
+        let bare = Frame {
+            function: line.function.and_then(gradient_of),
+            ..*line
+        };
+        let (named, sum) = lines
+            .entry(Key::of_line(Some(&bare)))
             .or_insert((*line, Tally::default()));
+        named.function = named.function.max(line.function);
         sum.join(*tally);
     }
     let (lines_in_all, tally) = (lines.len(), Tally::total(lines.values().map(|(_, tally)| *tally)));

@@ -51,7 +51,7 @@ fn in_standard_library(file: &str) -> bool {
 /// Code that a program generated: `<frozen runpy>`, `<eval_with_key>.7`, output of `torch.compile`. Some names in
 /// brackets are the user's: a command line, a prompt, a notebook cell; and what the program said about memory (in snapshots of PyTorch).
 fn generated(file: &str) -> bool {
-    const TYPED: &str = "<string> <stdin> <ipython-input- <python-input- <console> <metadata>";
+    const TYPED: &str = "<string> <stdin> <ipython-input- <python-input- <console> <metadata> <compiled>";
     let is_typed = || TYPED.split_whitespace().any(|start| file.starts_with(start));
     (file.starts_with('<') && !is_typed()) || file.contains("/torchinductor_")
 }

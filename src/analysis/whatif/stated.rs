@@ -115,6 +115,6 @@ pub fn ignored_expandable(snapshot: &Snapshot) -> Option<String> {
 
 /// Each setting of which it is known, without a replay of the run, that it had no effect.
 pub fn ignored_settings(snapshot: &Snapshot) -> impl Iterator<Item = String> {
-    let all = [ignored_expandable, ignored_variable, without_limit];
+    let all = [ignored_expandable, ignored_variable];
     all.into_iter().filter_map(move |ignored| ignored(snapshot))
 }

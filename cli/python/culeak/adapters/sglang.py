@@ -75,8 +75,10 @@ class _Pool:
         # Caches of several pools have several sizes.
         cached = evictable // allocator.page_size if isinstance(evictable, int) else 0
         held = max(0, size - free - cached)
-        # Requests may share pages.
-        waiting = min(held, sum(self.requests[request][1] for request in self.sent))
+        # Requests may share pages, with those that are not being sent, too. Finalizers may run on other threads.
+        requests, sent = dict(self.requests), set(self.sent)
+        live = sum(count for request, (_, count) in requests.items() if request not in sent)
+        waiting = min(max(0, held - live), sum(count for request, (_, count) in requests.items() if request in sent))
         self.pages.set(held - waiting, cached, waiting, max(0, free))
 
     def holds(self, request: Any, count: int) -> None:

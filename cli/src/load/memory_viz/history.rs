@@ -20,9 +20,11 @@ const LABELS: usize = 16;
 const LABELLED_FRAMES: usize = 1 << 24;
 /// The compile context of what was allocated outside compiled regions.
 const NOT_COMPILED: &str = "N/A";
-/// The files of labels' frames, before the text: what the program said, and a compiled region.
-pub const SAID: &str = "<metadata> said: ";
-pub const COMPILED: &str = "<metadata> compiled: ";
+/// The files of labels' frames: what the program said, and a compiled region.
+pub const SAID: &str = "<metadata>";
+pub const COMPILED: &str = "<compiled>";
+/// Characters that begin what is not shown of a function's name, and what labels have in their place.
+pub const REPLACED: [(char, char); 3] = [(' ', '\u{a0}'), ('(', '\u{ff08}'), ('<', '\u{ff1c}')];
 
 /// The last allocation at an address.
 pub(super) struct Made {
@@ -99,9 +101,11 @@ impl<'i> Reader<'_, 'i> {
         let locations = &mut self.snapshot.locations;
         let location = |(sort, text): (&'static str, &'i str)| {
             *self.locations.entry((text, sort, 0)).or_insert_with(|| {
-                // What is before a space, or behind a bracket, is not shown of a function's name.
-                let function = text.replace([' ', '(', '<'], "_");
-                locations.push(named(&function, &format!("{sort}{text}"), 0));
+                let mut function = text.to_owned();
+                for (character, other) in REPLACED {
+                    function = function.replace(character, other.encode_utf8(&mut [0; 4]));
+                }
+                locations.push(named(&function, sort, 0));
                 locations.len() - 1
             })
         };

@@ -61,8 +61,11 @@ pub fn ranking<'r, 'a>(
 /// The rows and the objects, each with its memory.
 fn with_costs<'r, 'a>(report: &'r Report<'a>, costs: &[Cost<'r, 'a>]) -> Vec<(&'r Row<'a>, u64)> {
     let mut rows: Vec<_> = report.rows.iter().map(|row| (row, row.bytes)).collect();
+    // In another order they follow the program's own rows.
+    let is_by_size = rows.is_sorted_by(|(_, one), (_, next)| one >= next);
     for (own, cost) in (report.own_rows..).zip(costs) {
-        let smaller = rows[..own].iter().position(|(_, bytes)| *bytes < cost.bytes);
+        let mut shown = rows[..own].iter().filter(|_| is_by_size);
+        let smaller = shown.position(|(_, bytes)| *bytes < cost.bytes);
         rows.insert(smaller.unwrap_or(own), (cost.row, cost.bytes));
     }
     rows
