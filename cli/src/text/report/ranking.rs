@@ -62,7 +62,7 @@ pub fn ranking<'r, 'a>(
 fn with_costs<'r, 'a>(report: &'r Report<'a>, costs: &[Cost<'r, 'a>]) -> Vec<(&'r Row<'a>, u64)> {
     let mut rows: Vec<_> = report.rows.iter().map(|row| (row, row.bytes)).collect();
     // In another order they follow the program's own rows.
-    let is_by_size = rows.is_sorted_by(|(_, one), (_, next)| one >= next);
+    let is_by_size = rows[..report.own_rows].is_sorted_by(|(_, one), (_, next)| one >= next);
     for (own, cost) in (report.own_rows..).zip(costs) {
         let mut shown = rows[..own].iter().filter(|_| is_by_size);
         let smaller = shown.position(|(_, bytes)| *bytes < cost.bytes);

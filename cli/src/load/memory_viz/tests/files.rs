@@ -42,9 +42,9 @@ fn what_the_program_said_about_a_tensor_is_a_frame_outside_its_own() {
         "at::empty_cuda(long)",
         "step",
         "<module>",
-        "layer_3",
-        "Torch-Compiled_Region:_0/1",
-        "saved_for_backward",
+        "layer\u{a0}3",
+        "Torch-Compiled\u{a0}Region:\u{a0}0/1",
+        "saved\u{a0}for\u{a0}backward",
     ];
     assert_eq!(functions(&snapshot), [&["weights"][..], &new, &["step", "<module>"]]);
     let stacks = CallStacks::of(&snapshot);
@@ -111,7 +111,12 @@ fn a_file_that_is_written_again_keeps_pools_settings_annotations_and_what_was_th
     };
     assert_eq!(rows(&again), rows(&snapshot));
     let labels = |snapshot: &Snapshot| {
-        let labels = ["weights", "layer_3", "Torch-Compiled_Region:_0/1", "saved_for_backward"];
+        let labels = [
+            "weights",
+            "layer\u{a0}3",
+            "Torch-Compiled\u{a0}Region:\u{a0}0/1",
+            "saved\u{a0}for\u{a0}backward",
+        ];
         let of_stack = |stack: Vec<&str>| {
             stack
                 .iter()
