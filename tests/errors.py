@@ -50,7 +50,7 @@ OF_COMMANDS = {
 
 def heading(path):
     first, *rest = path.with_suffix("").parts
-    command = OF_COMMANDS.get(rest[0], f"culeak {rest[0].replace('_', '-')}") if first == "commands" else None
+    command = OF_COMMANDS.get(rest[0], f"culeak {rest[0].replace('_', '-')}") if rest and first == "commands" else None
     return command or GROUPS.get(first, "Others")
 
 
