@@ -35,7 +35,7 @@ fi
 # show the pools; where the mirror lacks it, that of Debian 13 (2.6). apt's own lists stay as they are.
 page_of_debian() { # page_of_debian FOLDER
     local apt=$folder/apt from suite
-    from=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | grep -v -m 1 security)
+    from=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | awk '!/security/ && !found++')
     mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial" "$1"
     get() {
         (cd "$apt" && apt-get -q -o Dir::State::lists="$apt/lists" -o Dir::Cache="$apt/cache" -o Dir::Etc::sourcelist="$apt/sources.list" \

@@ -35,7 +35,10 @@ def start(*words, env=None):
 
 
 def end_of(process, code=0):
-    output, _ = process.communicate(timeout=LIMIT)
+    try:
+        output, _ = process.communicate(timeout=LIMIT)
+    finally:
+        process.kill()
     assert process.returncode == code, (process.returncode, output)
     return output
 

@@ -17,14 +17,15 @@ metrics=$target/push-victoria-metrics
 # Debian 12 does not have the package, the release after it does. Its lists are kept apart from those of this system.
 unpack_victoria_metrics() {
     local uri keys work apt
-    uri=$(apt-get indextargets --format '$(REPO_URI)' 'Identifier: Packages' | grep -m1 '/debian/')
-    keys=$(find /usr/share/keyrings -name 'debian-archive-keyring.*' | head -n 1)
+    # awk reads to the end: apt-get fails if the reader of its list has gone.
+    uri=$(apt-get indextargets --format '$(REPO_URI)' 'Identifier: Packages' | awk '/\/debian\// && !found++')
+    keys=$(find /usr/share/keyrings -name 'debian-archive-keyring.*' -print -quit)
     work=$(mktemp -d)
     mkdir -p "$work/lists/partial" "$work/cache/archives/partial" "$work/unpacked"
     echo "deb [signed-by=$keys] $uri trixie main" >"$work/list"
     apt=(apt-get -q -o Dir::Etc::SourceList="$work/list" -o Dir::Etc::SourceParts=/dev/null -o Dir::State::Lists="$work/lists"
         -o Dir::Cache="$work/cache" -o Dir::State::status=/dev/null -o APT::Sandbox::User=root -o Acquire::Languages=none
-        -o Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false)
+        -o Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false -o Acquire::Retries=3)
     "${apt[@]}" update
     (cd "$work" && "${apt[@]}" download victoria-metrics)
     dpkg-deb -x "$work"/victoria-metrics_*.deb "$work/unpacked"
