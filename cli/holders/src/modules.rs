@@ -33,6 +33,9 @@ pub enum Role {
     System,
     /// The CUDA driver, its runtime, and the recorder.
     Driver,
+    /// CUDA's libraries without names of variables. Their memory contains addresses of blocks that were never given to them, so what
+    /// they lead to is only possibly held.
+    Library,
     /// Compilers of CUDA: they allocate no memory of a GPU.
     Compiler,
 }
@@ -48,6 +51,17 @@ impl Role {
         const SYSTEM: &str = "libc libpthread libdl libm librt ld ld-linux-x86-64 ld-linux-aarch64 libresolv libjemalloc libtcmalloc \
                               libtcmalloc_minimal libtcmalloc_minimal_debug libmimalloc libasan";
         const COMPILER: [&str; 4] = ["libnvrtc", "libnvrtc-builtins", "libnvJitLink", "libnvvm"];
+        const LIBRARIES: [&str; 9] = [
+            "libcublas",
+            "libcudnn",
+            "libcufft",
+            "libcurand",
+            "libcusolver",
+            "libcusparse",
+            "libcutensor",
+            "libnpp",
+            "libnvjpeg",
+        ];
         const DRIVER: [&str; 4] = ["libcuda", "libcudart", "libcudadebugger", "libcupti"];
         if DRIVER.into_iter().any(is) || name.starts_with("libnvidia-") || name.starts_with("libculeak") {
             Role::Driver
@@ -58,6 +72,8 @@ impl Role {
             Role::System
         } else if COMPILER.into_iter().any(is) {
             Role::Compiler
+        } else if starts_with_one(name, &LIBRARIES) {
+            Role::Library
         } else {
             Role::Program
         }

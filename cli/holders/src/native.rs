@@ -435,7 +435,7 @@ impl Native {
             _ => format!("{what} of thread {thread} ({name})"),
         };
         match root.sort {
-            RootSort::Globals => match modules.variable_at(address) {
+            RootSort::Globals | RootSort::Library => match modules.variable_at(address) {
                 Some((variable, _)) => format!("{variable} in {name}"),
                 None => {
                     let bias = modules.with_global(address).map_or(0, |module| module.bias);
@@ -457,7 +457,7 @@ impl Native {
     /// The addresses of the variable that contains this word of static or thread-local memory, if it has a symbol.
     pub fn extent(&self, modules: &Modules, root: &NativeRoot, address: u64) -> Option<Range<u64>> {
         match root.sort {
-            RootSort::Globals => modules.variable(address).map(|(_, range)| range),
+            RootSort::Globals | RootSort::Library => modules.variable(address).map(|(_, range)| range),
             RootSort::ThreadLocals => self.thread_local(modules, address).map(|(.., range)| range),
             RootSort::Descriptor | RootSort::Stack | RootSort::WholeStack | RootSort::Registers => None,
         }
@@ -466,11 +466,29 @@ impl Native {
     /// The thread-local memory of the preload library, of the CUDA driver and of allocators: what they note of blocks and of free
     /// memory holds none.
     pub fn locals_without_holders(&self, modules: &Modules) -> Vec<Range<u64>> {
+        let of_module = |(module, base)| self.thread_local_blocks.of_module(base, module);
+        self.without_holders(modules).filter_map(of_module).collect()
+    }
+
+    /// As above, where it is in chunks.
+    fn chunks_of_locals_without_holders(&self, copy: &Image, modules: &Modules) -> Vec<Chunk> {
+        let blocks = &self.thread_local_blocks;
+        let places = (self.without_holders(modules))
+            .filter_map(|(module, base)| blocks.of_module_loaded_later(copy, base, module));
+        let chunks = places.filter_map(|place| self.around(copy, place));
+        chunks.filter(|chunk| chunk.heap == Heap::Glibc).collect()
+    }
+
+    /// The modules whose thread-local memory holds nothing, each with the thread pointer of each thread.
+    fn without_holders(&self, modules: &Modules) -> impl Iterator<Item = (usize, u64)> {
         let is_one = |module: &Module| matches!(Role::of(&module.path), Role::System | Role::Driver);
-        let all = (modules.all().iter().enumerate()).filter(|(_, module)| is_one(module));
+        let all = modules
+            .all()
+            .iter()
+            .enumerate()
+            .filter(move |(_, module)| is_one(module));
         let bases = || self.stacks.iter().filter_map(|stack| stack.descriptor);
-        let of_module = |(module, _)| bases().filter_map(move |base| self.thread_local_blocks.of_module(base, module));
-        all.flat_map(of_module).collect()
+        all.flat_map(move |(module, _)| bases().map(move |base| (module, base)))
     }
 
     /// The thread-local variable at this address, its module, and its addresses.

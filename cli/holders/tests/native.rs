@@ -301,6 +301,41 @@ fn the_heap_of_an_unknown_allocator_is_followed_from_exact_addresses() {
 }
 
 #[test]
+fn what_cudas_libraries_note_holds_nothing_for_certain() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/native/libraries.c");
+    let made = |name: &str, options: &[&str]| {
+        let to = folder.path().join(name);
+        let mut command = Command::new("cc");
+        command.arg("-g").args(options).arg("-o").args([&to, &source]);
+        assert!(command.status().expect("a C compiler").success(), "{command:?}");
+        to
+    };
+    let mut command = Command::new(made("program", &["-ldl"]));
+    command.arg(made("libcupti.so.13", &["-shared", "-fPIC", "-DLOCAL"]));
+    command.arg(made("libcublas.so.13", &["-shared", "-fPIC", "-DGLOBAL"]));
+    let program = Program::start(&mut command);
+    let block = |address| Block {
+        address,
+        bytes: 1 << 20,
+        time_ns: 0,
+        of_torch: false,
+        is_handle: false,
+    };
+    let blocks = [0x3_0210_0000, 0x3_0220_0000, 0x5000_0000_0000, 0x5001_0000_0000].map(block);
+    let holders = search(&program.process(), &blocks, &Options::default()).expect("an answer");
+    let said = |address| {
+        let found = holders.blocks.iter().find(|found| found.address == address);
+        let path = &holders.paths[found.expect("one of them").path];
+        (path.class, path.possibly)
+    };
+    assert_eq!(said(0x5000_0000_0000), (Class::Lost, false), "noted by a thread");
+    assert_eq!(said(0x5001_0000_0000), (Class::Held, true), "noted by a library");
+    assert_eq!(said(0x3_0210_0000), (Class::Held, true), "two numbers");
+    assert_eq!(said(0x3_0220_0000), (Class::Held, false), "a variable");
+}
+
+#[test]
 #[ignore = "needs musl-gcc"]
 fn what_programs_with_musl_hold_is_not_lost() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -78,6 +78,9 @@ impl Driver {
                 set(copy, native, &mut driver.marked, chunk);
             }
         }
+        for chunk in native.chunks_of_locals_without_holders(copy, modules) {
+            set(copy, native, &mut driver.marked, chunk);
+        }
         let is_driver = |module: &&Module| Role::of(&module.path) == Role::Driver;
         let own = modules.all().iter().filter(is_driver);
         driver.statics = own.flat_map(|module| &module.globals).cloned().collect();

@@ -8,8 +8,9 @@
 //! ```
 //!
 //! The distance is in the loader's list of files. Where in an entry it is differs between versions of glibc, which tells
-//! debuggers. Memory of files that are loaded later is in chunks, in which variables have no names. Deliberately absent: machines other
-//! than x86-64, on which the blocks are above the thread pointer; thread pointers are not found there.
+//! debuggers. Memory of files that are loaded later is in chunks, in which variables have no names; the thread's list of blocks has
+//! their addresses, by the numbers of the files. Deliberately absent: machines other than x86-64, on which the blocks are above the
+//! thread pointer; thread pointers are not found there.
 
 use std::ops::Range;
 
@@ -25,7 +26,11 @@ const FARTHEST: u64 = 1 << 24;
 
 /// The thread-local memory of the files.
 #[derive(Debug, Default)]
-pub struct Blocks(Vec<Block>);
+pub struct Blocks {
+    at_start: Vec<Block>,
+    /// Files that were loaded later: index of the module, and its number in each thread's list of blocks.
+    later: Vec<(usize, u64)>,
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Block {
@@ -40,9 +45,10 @@ impl Blocks {
     /// Empty if the C library is not glibc, or does not tell debuggers its structures.
     pub fn of(copy: &Image, modules: &Modules) -> Blocks {
         let mut blocks = Blocks::default();
-        let Some(distance_at) = distance_offset(copy, modules) else {
+        let Some(distance_at) = field_offset(copy, modules, "_thread_db_link_map_l_tls_offset") else {
             return blocks;
         };
+        let number_at = field_offset(copy, modules, "_thread_db_link_map_l_tls_modid");
         let of_loader = |module: &&Module| module.file_name().starts_with("ld-linux");
         let mut loaders = modules.all().iter().filter(of_loader);
         let list = loaders.find_map(|loader| loader.address_of(copy, "_r_debug"));
@@ -56,13 +62,17 @@ impl Blocks {
             let mut same = (modules.all().iter().enumerate()).filter(|(_, module)| module.bias == bias);
             if let (Some((module, _)), None) = (same.next(), same.next())
                 && let Some(bytes) = modules.thread_local_bytes(module)
-                && (1..FARTHEST).contains(&distance)
             {
-                blocks.0.push(Block {
-                    module,
-                    distance,
-                    bytes,
-                });
+                let number = number_at.map_or(0, |at| copy.word(file + at));
+                if (1..FARTHEST).contains(&distance) {
+                    blocks.at_start.push(Block {
+                        module,
+                        distance,
+                        bytes,
+                    });
+                } else if (1..MOST_FILES as u64).contains(&number) {
+                    blocks.later.push((module, number));
+                }
             }
             file = next;
         }
@@ -71,7 +81,7 @@ impl Blocks {
 
     /// The index of the module whose block contains this address, and where the block begins. `base`: the thread pointer.
     pub fn find(&self, base: u64, address: u64) -> Option<(usize, u64)> {
-        self.0.iter().find_map(|block| {
+        self.at_start.iter().find_map(|block| {
             let range = self.of_module(base, block.module)?;
             range.contains(&address).then_some((block.module, range.start))
         })
@@ -79,18 +89,25 @@ impl Blocks {
 
     /// The block of this module.
     pub fn of_module(&self, base: u64, module: usize) -> Option<Range<u64>> {
-        let block = self.0.iter().find(|block| block.module == module)?;
+        let block = self.at_start.iter().find(|block| block.module == module)?;
         let start = base.checked_sub(block.distance)?;
         Some(start..start.checked_add(block.bytes)?)
     }
+
+    /// Where the block of this module is that was loaded later, if the thread has used it.
+    pub fn of_module_loaded_later(&self, copy: &Image, base: u64, module: usize) -> Option<u64> {
+        let (_, number) = self.later.iter().find(|(other, _)| *other == module)?;
+        let list = copy.word(base.wrapping_add(8));
+        let has_it = *number <= copy.word(list.wrapping_sub(16));
+        has_it.then(|| copy.word(list.wrapping_add(number * 16)))
+    }
 }
 
-/// Where the distance is in an entry of the loader's list.
-fn distance_offset(copy: &Image, modules: &Modules) -> Option<u64> {
-    const NAME: &str = "_thread_db_link_map_l_tls_offset";
+/// Where a field is in an entry of the loader's list, by what debuggers are told.
+fn field_offset(copy: &Image, modules: &Modules, name: &str) -> Option<u64> {
     let is_library = |module: &&Module| starts_with_one(module.file_name(), &["libc.so", "libc-", "libpthread"]);
     let mut libraries = modules.all().iter().filter(is_library);
-    let at = libraries.find_map(|library| library.address_of(copy, NAME))?;
+    let at = libraries.find_map(|library| library.address_of(copy, name))?;
     // Bits of the field, number of elements, offset in bytes.
     let [bits, count, offset] = [0, 4, 8].map(|part| copy.half(at + part));
     (bits == 64 && count == 1 && offset.is_multiple_of(8) && offset < 1 << 16).then(|| u64::from(offset))
@@ -107,7 +124,10 @@ mod tests {
             distance,
             bytes,
         };
-        let below = Blocks(vec![block(0, 64, 40), block(3, 128, 64)]);
+        let below = Blocks {
+            at_start: vec![block(0, 64, 40), block(3, 128, 64)],
+            later: Vec::new(),
+        };
         assert_eq!(below.find(0x1000, 0x1000 - 64), Some((0, 0x1000 - 64)));
         assert_eq!(below.find(0x1000, 0x1000 - 25), Some((0, 0x1000 - 64)));
         assert_eq!(below.find(0x1000, 0x1000 - 24), None, "padding");

@@ -13,7 +13,7 @@
 use std::ops::Range;
 
 use crate::copy::{Image, PAGE, SEARCHED, pieces};
-use crate::modules::{Modules, Role};
+use crate::modules::{Module, Modules, Role};
 use crate::parallel;
 use crate::source::Thread;
 
@@ -41,6 +41,8 @@ pub enum RootSort {
     ThreadLocals,
     /// glibc's struct pthread: what `pthread_setspecific` stored, and where the thread-local variables of files are that were loaded later.
     Descriptor,
+    /// Static memory of a file of [`Role::Library`].
+    Library,
     Registers,
     /// From the stack pointer to the end of the stack.
     Stack,
@@ -51,7 +53,7 @@ pub enum RootSort {
 impl RootSort {
     /// It consists of variables.
     pub fn is_static(self) -> bool {
-        matches!(self, RootSort::Globals | RootSort::ThreadLocals | RootSort::Descriptor)
+        !matches!(self, RootSort::Registers | RootSort::Stack | RootSort::WholeStack)
     }
 }
 
@@ -280,29 +282,33 @@ pub fn are_locals_missing(stacks: &[Stack]) -> bool {
     !stacks.is_empty() && stacks.iter().all(|stack| stack.locals.is_none())
 }
 
-/// Globals of the program first, then those of libraries, then threads.
+/// Globals of the program first, then those of libraries, then variables of threads, then CUDA's libraries, then stacks.
 pub fn all(modules: &Modules, stacks: &[Stack]) -> Vec<NativeRoot> {
-    let mut roots = Vec::new();
-    for module in modules.all() {
-        if Role::of(&module.path) != Role::Program {
-            continue;
-        }
-        roots.extend(module.globals.iter().map(|range| NativeRoot {
-            sort: RootSort::Globals,
+    let of_module = |module: &Module| {
+        let sort = match Role::of(&module.path) {
+            Role::Program => RootSort::Globals,
+            Role::Library => RootSort::Library,
+            Role::System | Role::Driver | Role::Compiler => return Vec::new(),
+        };
+        let root = |range: &Range<u64>| NativeRoot {
+            sort,
             thread: 0,
             name: module.file_name().to_owned(),
             range: range.clone(),
             values: Vec::new(),
-        }));
-    }
-    let mut of_threads: Vec<NativeRoot> = stacks.iter().flat_map(Stack::roots).collect();
-    of_threads.sort_by_key(|root| match root.sort {
-        RootSort::Globals | RootSort::ThreadLocals => 0,
-        RootSort::Descriptor => 1,
-        RootSort::Registers => 2,
-        RootSort::Stack | RootSort::WholeStack => 3,
+        };
+        module.globals.iter().map(root).collect()
+    };
+    let mut roots: Vec<NativeRoot> = modules.all().iter().flat_map(of_module).collect();
+    roots.extend(stacks.iter().flat_map(Stack::roots));
+    roots.sort_by_key(|root| match root.sort {
+        RootSort::Globals => 0,
+        RootSort::ThreadLocals => 1,
+        RootSort::Descriptor => 2,
+        RootSort::Library => 3,
+        RootSort::Registers => 4,
+        RootSort::Stack | RootSort::WholeStack => 5,
     });
-    roots.extend(of_threads);
     roots
 }
 

@@ -383,7 +383,7 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
         let Findings { modules, native, .. } = &mut *self.searched;
         let name = native.describe(modules, &root, address);
         let kind = match root.sort {
-            RootSort::Globals => RootKind::Global,
+            RootSort::Globals | RootSort::Library => RootKind::Global,
             RootSort::ThreadLocals | RootSort::Descriptor => RootKind::ThreadLocal,
             RootSort::Stack | RootSort::WholeStack | RootSort::Registers => RootKind::Stack,
         };

@@ -1,12 +1,16 @@
 //! Pointers to blocks.
 
 use super::{Later, Pointer, Target, Walk};
+use crate::Block;
 use crate::graph::{BlockEdge, Edge, EdgeKind, NodeId, NodeKind, Phase, Root};
 use crate::native::kinds::Kind;
 use crate::native::{RootSort, vectors};
 
 /// Any number may lead into a block of that many bytes, such as a pool that is most of the device's memory.
 const WIDE: u64 = 1 << 30;
+
+/// In memory of the heap, so may two small numbers side by side, into a block below this address: CUDA's pools begin at 12 GiB.
+const LOW: u64 = 1 << 36;
 
 /// Edges to one block that are kept.
 const EDGES_PER_BLOCK: u16 = 4096;
@@ -31,7 +35,9 @@ impl Walk<'_, '_> {
                 NodeKind::Root => false,
             };
         let is_end = holds && !interior && self.may_be_end(from, edge, block);
-        let is_chance = interior && edge.kind() == EdgeKind::Word && self.index.block(block).bytes >= WIDE;
+        let is_in_chunk = self.graph.kind(from) != NodeKind::Root;
+        let may_lead = |of: &Block| of.bytes >= WIDE || is_in_chunk && of.address < LOW;
+        let is_chance = interior && edge.kind() == EdgeKind::Word && may_lead(self.index.block(block));
         let weak = self.graph.is_weak(from) || is_end || is_chance;
         let pointer = Pointer {
             node: from,

@@ -54,12 +54,12 @@ impl Walk<'_, '_> {
     pub fn search_native(&mut self, phase: Phase, roots: &[NativeRoot], left_out: &[Range<u64>]) {
         self.phase = phase;
         for root in roots {
-            // The CUDA driver and its runtime list a thread's objects there, so variables come first.
-            if root.sort == RootSort::Descriptor {
+            // The CUDA driver and its runtime list a thread's objects there, so variables come first. CUDA's libraries come last.
+            if matches!(root.sort, RootSort::Descriptor | RootSort::Library) {
                 self.run();
             }
             match root.sort {
-                RootSort::Globals | RootSort::ThreadLocals | RootSort::Descriptor => {
+                RootSort::Globals | RootSort::ThreadLocals | RootSort::Descriptor | RootSort::Library => {
                     for part in without(&root.range, left_out) {
                         self.root_words(root, part);
                     }
@@ -90,7 +90,7 @@ impl Walk<'_, '_> {
                 ..root.clone()
             };
             let id = self.graph.add_root(Root::Native(part), self.phase);
-            if root.sort == RootSort::WholeStack {
+            if matches!(root.sort, RootSort::WholeStack | RootSort::Library) {
                 self.graph.mark_weak(id);
             }
             self.graph.begin_scan(id);
