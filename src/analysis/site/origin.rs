@@ -56,6 +56,9 @@ const FUNCTIONS: &[(&str, &str)] = &[
     ("cuRAND", "curand"),
 ];
 
+/// How the names of PyTorch's functions in `at::cuda` end that request a workspace for cuBLAS.
+const WORKSPACES: [&str; 3] = ["Workspace", "WorkspaceForHandle", "CUDABlasHandle"];
+
 /// Accepts `cublasCreate_v2`, but not a user's `cublas_helper`.
 pub(super) fn library_of_function(name: &str) -> Option<&'static str> {
     let is_of = |start: &str| {
@@ -68,8 +71,18 @@ pub(super) fn library_of_function(name: &str) -> Option<&'static str> {
     found.map(|(library, _)| *library)
 }
 
-/// The library that requested the memory, by the first frame outside cudart and the driver.
+/// The library that requested the memory, by the first frame outside cudart and the driver; of tensors, outside the functions that
+/// hand out PyTorch's memory: it keeps the workspaces that cuBLAS wants, from the first product of matrices on.
 pub(super) fn library(frames: &[Frame]) -> Option<&'static str> {
+    let hands_out = |frame: &&Frame| {
+        frame.function.is_some_and(|name| name.starts_with("c10::")) && caching_allocator(frame, false).is_none()
+    };
+    let behind = frames.iter().take_while(hands_out).count();
+    let requests = frames.get(behind).and_then(|frame| frame.function).map(plain);
+    let is_workspace = |name: &str| name.starts_with("at::cuda::") && WORKSPACES.iter().any(|end| name.ends_with(end));
+    if requests.is_some_and(|name| is_workspace(&name)) {
+        return Some("cuBLAS");
+    }
     for frame in frames {
         let by_module = library_of_module(frame.module_name());
         let by_function = || library_of_function(&plain(frame.function?));

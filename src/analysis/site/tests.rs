@@ -486,6 +486,26 @@ fn memory_of_cuda_libraries_has_the_library_as_origin() {
         Some("cuBLAS")
     );
     assert_eq!(library(&[RUNTIME, ("cublas_helper", "", "/opt/app"), MAIN]), None);
+    let torch = "/v/site-packages/torch/lib/libtorch_cuda.so";
+    let cache = |name| (name, "", "/v/site-packages/torch/lib/libc10_cuda.so");
+    let tensor = cache("c10::cuda::CUDACachingAllocator::Native::NativeCachingAllocator::allocate(unsigned long)");
+    let segment = cache("c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::alloc_block(int)");
+    for (name, of) in [
+        ("at::cuda::getCUDABlasLtWorkspace()", Some("cuBLAS")),
+        (
+            "at::cuda::(anonymous namespace)::setWorkspaceForHandle(int)",
+            Some("cuBLAS"),
+        ),
+        ("at::cuda::getCurrentCUDABlasHandle(bool)", Some("cuBLAS")),
+        ("at::native::addmm_out_cuda_impl(at::Tensor&)", None),
+    ] {
+        assert_eq!(library(&[tensor, (name, "", torch), USER, MAIN]), of, "{name}");
+        assert_eq!(
+            library(&[RUNTIME, segment, (name, "", torch), USER, MAIN]),
+            None,
+            "memory of the pool"
+        );
+    }
     assert_eq!(
         library(&[RUNTIME, USER, ("", "", "/v/libcublas.so.12"), MAIN]),
         None,
