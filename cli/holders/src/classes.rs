@@ -65,7 +65,7 @@ pub fn search(
     }
     let started = Instant::now();
     let mut until: Option<Deadline> = None;
-    let index = BlockIndex::new(blocks);
+    let index = BlockIndex::new(blocks, &options.reserved);
     let mut paths = Paths::new(blocks, options);
     let mut limits: Vec<String> = Vec::new();
     let mut changed = Vec::new();
@@ -310,9 +310,17 @@ fn examine<'c, 's>(
     }
 
     walk.keep_tails();
+    let by_range = walk.share_ranges();
     let mut found: Vec<Option<Explanation>> = (walk.found.iter())
         .map(|pointer| pointer.map(|pointer| of_pointer(&walk.graph, pointer)))
         .collect();
+    for block in by_range {
+        found[block] = found[block].map(|found| Explanation {
+            by_range: true,
+            interior: false,
+            ..found
+        });
+    }
     for found in found.iter_mut().flatten().filter(|found| found.phase == Phase::Rest) {
         // The path leads through memory that is searched apart.
         let mut path = walk.graph.way_up(found.last.0);
@@ -433,6 +441,7 @@ fn of_pointer(graph: &Graph, pointer: Pointer) -> Explanation {
         class,
         last: (pointer.node, pointer.edge),
         interior: pointer.interior,
+        by_range: false,
         phase: pointer.phase,
         possibly: pointer.weak,
         pointer: None,
@@ -446,6 +455,7 @@ fn unreached_block(walk: &mut Walk, evidence: &Evidence, records: &Records, bloc
         class: Class::Lost,
         last: (NodeId::NONE, Edge::default()),
         interior: false,
+        by_range: false,
         phase: Phase::None,
         possibly: false,
         pointer: None,
@@ -488,6 +498,7 @@ fn unreached_block(walk: &mut Walk, evidence: &Evidence, records: &Records, bloc
                 class: Class::Held,
                 last: (root, Edge::word(0)),
                 interior: pointed.is_some_and(|pointed| pointed.1),
+                by_range: false,
                 phase: Phase::Rest,
                 possibly: true,
                 pointer: Some(address),

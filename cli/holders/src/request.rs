@@ -42,6 +42,9 @@ pub struct Options {
     pub pause: bool,
     /// Memory that is not searched: device, pinned and managed blocks.
     pub excluded: Vec<Range<u64>>,
+    /// Reserved ranges of addresses, sorted, in which blocks are mapped: a pointer to the start of one holds all of these. One into it
+    /// possibly holds those that nothing else does.
+    pub reserved: Vec<Range<u64>>,
     /// Stop searching this long after the first copy was made; what is found until then is reported. What takes a time in proportion to
     /// the memory of the process, as the copy does, is done in any case.
     pub limit: Duration,
@@ -68,6 +71,7 @@ impl Default for Options {
             copies: 4,
             pause: false,
             excluded: Vec::new(),
+            reserved: Vec::new(),
             limit: LIMIT,
             still_live: None,
             host: false,

@@ -267,6 +267,7 @@ fn attach_by(
         limit: wanted.limit.unwrap_or(defaults.limit),
         host: wanted.host,
         excluded: listed.excluded.clone(),
+        reserved: listed.reserved.clone(),
         concrete: wanted
             .concrete
             .iter()
@@ -335,6 +336,7 @@ struct Listed {
     /// The records of `blocks`.
     records: Vec<Record>,
     excluded: Vec<Range<u64>>,
+    reserved: Vec<Range<u64>>,
     limits: Vec<String>,
 }
 
@@ -347,6 +349,8 @@ struct Record {
     cached: bool,
     /// A module or library of kernels: the runtime's own tables contain those that it loads.
     is_code: bool,
+    /// Physical memory, which is mapped into a reserved range of addresses.
+    is_mapped: bool,
 }
 
 /// Objects of one call and stack that are searched for.
@@ -391,6 +395,7 @@ impl Listed {
                 bytes: allocation.bytes,
                 cached: level == Level::Cached,
                 is_code: false,
+                is_mapped: matches!(allocation.kind, Kind::Physical | Kind::HostPhysical),
             };
             found.push((block, record));
         }
@@ -412,11 +417,13 @@ impl Listed {
             not_addresses, "blocks were not searched for: their handles are not addresses";
         };
         let limits = limits.into_iter().filter(|(count, _)| *count > 0);
+        let reserved = reserved(snapshot, &found);
         let (blocks, records) = found.into_iter().unzip();
         Listed {
             blocks,
             records,
             excluded: excluded(snapshot),
+            reserved,
             limits: limits.map(|(count, what)| format!("{count} {what}")).collect(),
         }
     }
@@ -475,6 +482,22 @@ impl Listed {
     }
 }
 
+/// The reserved ranges of addresses, sorted, in which several of these blocks are mapped, or one that begins elsewhere. Not those that
+/// an allocator divides: a pointer to one block does not hold the others.
+fn reserved(snapshot: &Snapshot, found: &[(Block, Record)]) -> Vec<Range<u64>> {
+    let before = |address: u64| found.partition_point(|(block, _)| block.address < address);
+    let has_several = |range: &Range<u64>| match &found[before(range.start)..before(range.end)] {
+        [] => false,
+        [(only, _)] if only.address == range.start => false,
+        within => within.iter().all(|(_, record)| record.is_mapped),
+    };
+    let rows = snapshot.allocations.iter().filter(|row| row.kind == Kind::Reserved);
+    let ranges = rows.map(|row| row.address..row.address.saturating_add(row.requested));
+    let mut ranges: Vec<Range<u64>> = ranges.filter(has_several).collect();
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges
+}
+
 /// Some objects of each call and stack, as blocks of one byte.
 fn handles(snapshot: &Snapshot) -> Vec<(Block, Record)> {
     let mut counts: HashMap<(usize, Option<usize>), u32> = HashMap::new();
@@ -500,6 +523,7 @@ fn handles(snapshot: &Snapshot) -> Vec<(Block, Record)> {
             bytes: 0,
             cached: false,
             is_code: matches!(object.kind, Kind::Module | Kind::Library),
+            is_mapped: false,
         };
         Some((block, record))
     });
