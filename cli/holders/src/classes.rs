@@ -101,7 +101,7 @@ pub fn search(
             !is_open(answer, changed.binary_search(&block).is_ok(), is_freed[block])
         };
         let done: Vec<bool> = best.iter().enumerate().map(is_done).collect();
-        let mut searched = match examine(&copy, &index, &done, is_consistent, deadline) {
+        let mut searched = match examine(&copy, options, &index, &done, is_consistent, deadline) {
             Err(error) if search.copies > 1 => {
                 limits.push(format!("a further copy was not searched: {error}"));
                 break;
@@ -219,12 +219,13 @@ fn nanoseconds(time: Duration) -> u64 {
 /// Searches one copy. `done`: blocks that need no further answer, by index.
 fn examine<'c, 's>(
     copy: &'c Image<'s>,
+    options: &Options,
     index: &BlockIndex,
     done: &[bool],
     is_consistent: bool,
     deadline: Deadline,
 ) -> Result<Findings<'c, 's>, Error> {
-    let modules = Modules::find(copy);
+    let modules = Modules::find(copy).with_debug_files(options.debug_files.clone());
     let mut python = Python::find(copy, &modules)?;
     let mut native = Native::find(copy, &modules, python.as_ref().map(Python::pool_bytes));
     native.find_records(copy, &index.of_driver());

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -50,6 +51,8 @@ pub struct Options {
     pub limit: Duration,
     /// Asked before a process is copied again, so that blocks that were freed meanwhile cost no further copy.
     pub still_live: Option<StillLive>,
+    /// Where names of variables are, beside the loaded files.
+    pub debug_files: Option<DebugFiles>,
     /// Sum up host memory, too: that of each holder, and what the resident memory is used for.
     pub host: bool,
     /// Report the concrete path of each of these blocks (`[3]`), not only its shape (`[*]`). Indices into the blocks.
@@ -65,6 +68,12 @@ pub struct StillLive(pub Arc<AreLive>);
 
 type AreLive = dyn Fn(&[Block]) -> Vec<bool> + Send + Sync;
 
+/// Finds the separate debug file of a file that can be opened under this path and has this build id, in lower-case hexadecimal.
+#[derive(Clone)]
+pub struct DebugFiles(pub Arc<FindDebugFile>);
+
+type FindDebugFile = dyn Fn(&Path, &str) -> Option<PathBuf> + Send + Sync;
+
 impl Default for Options {
     fn default() -> Options {
         Options {
@@ -74,6 +83,7 @@ impl Default for Options {
             reserved: Vec::new(),
             limit: LIMIT,
             still_live: None,
+            debug_files: None,
             host: false,
             concrete: Vec::new(),
         }

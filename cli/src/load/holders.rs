@@ -36,13 +36,14 @@ use culeak::table;
 use culeak_holders::copy::Image;
 use culeak_holders::source::core::Core;
 use culeak_holders::source::{Source, live};
-use culeak_holders::{Block, Error, LIMIT, Options, StillLive, Stopped};
+use culeak_holders::{Block, DebugFiles, Error, LIMIT, Options, StillLive, Stopped};
 
 use mapped::Mapped;
 
 use super::process::{expect_permission, is_unrecorded};
-use super::{Loaded, Place, unrecorded};
+use super::{Loaded, NameArgs, Place, unrecorded};
 use crate::errors::Failure;
+use crate::symbolize::debug_file;
 
 /// How to search.
 #[derive(Debug, Clone, Default)]
@@ -59,6 +60,8 @@ pub struct Wanted {
     pub host: bool,
     /// Blocks whose path is given with indices and keys, by any address in them.
     pub concrete: Vec<u64>,
+    /// Where debug files are.
+    pub names: NameArgs,
 }
 
 /// What was read of a place. With host memory wanted, a process that was never recorded may lack blocks: then its blocks are unknown, which
@@ -261,10 +264,13 @@ fn attach_by(
     }
     let listed = Listed::of(snapshot);
     let defaults = Options::default();
+    let debug_dirs = wanted.names.places(None).debug_dirs;
+    let find = move |path: &Path, build_id: &str| debug_file(path, build_id, &debug_dirs);
     let options = Options {
         copies: wanted.copies.unwrap_or(defaults.copies),
         pause: wanted.pause,
         limit: wanted.limit.unwrap_or(defaults.limit),
+        debug_files: Some(DebugFiles(Arc::new(find))),
         host: wanted.host,
         excluded: listed.excluded.clone(),
         reserved: listed.reserved.clone(),
