@@ -35,7 +35,7 @@ use crate::graph::{Edge, Graph, NodeId, Pairs, Phase, Root};
 use crate::groups;
 use crate::host;
 use crate::modules::Modules;
-use crate::native::{Chunk, Heap, Native, NativeRoot};
+use crate::native::{Chunk, Heap, Native, NativeRoot, RootSort};
 use crate::paths::Paths;
 use crate::python::Python;
 use crate::records::Records;
@@ -328,6 +328,15 @@ fn examine<'c, 's>(
         let is_shared = path.any(|node| walk.apart.entered.contains(&node));
         found.note = found.note.or(is_shared.then_some(SHARED));
     }
+    // Of two possible holders, a variable is named before a stack.
+    for (found, end) in found.iter_mut().zip(&walk.ends) {
+        if let (Some(by_stack), Some(end)) = (&found, end)
+            && end.phase < Phase::Stacks
+            && is_of_stack(&walk.graph, by_stack.last.0)
+        {
+            *found = Some(by_end(&walk.graph, *end));
+        }
+    }
     let doubtful = reached_from(
         copy,
         &walk.graph,
@@ -450,6 +459,20 @@ fn of_pointer(graph: &Graph, pointer: Pointer) -> Explanation {
     }
 }
 
+/// The class by a pointer that may be the end of the block before it.
+fn by_end(graph: &Graph, end: Pointer) -> Explanation {
+    Explanation {
+        note: Some(ONLY_END),
+        ..of_pointer(graph, end)
+    }
+}
+
+/// Whether the path to a node begins on a native stack.
+fn is_of_stack(graph: &Graph, node: NodeId) -> bool {
+    let root = graph.way_up(node).last().and_then(|root| graph.root(root));
+    matches!(root, Some(Root::Native(root)) if matches!(root.sort, RootSort::Stack | RootSort::WholeStack))
+}
+
 /// The class of a block that no walk reached.
 fn unreached_block(walk: &mut Walk, evidence: &Evidence, records: &Records, block: usize) -> Explanation {
     let lost = Explanation {
@@ -472,10 +495,7 @@ fn unreached_block(walk: &mut Walk, evidence: &Evidence, records: &Records, bloc
         };
     }
     if let Some(end) = walk.ends[block] {
-        return Explanation {
-            note: Some(ONLY_END),
-            ..of_pointer(&walk.graph, end)
-        };
+        return by_end(&walk.graph, end);
     }
     if let Some(number) = walk.numbers[block]
         && !walk.index.is_of_torch(block)
