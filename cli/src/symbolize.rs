@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer};
 use culeak::analysis::function_name::plain;
-use culeak::snapshot::{Location, Snapshot, Symbol};
+use culeak::snapshot::{Location, Module, Snapshot, Symbol};
 
 pub use cache::{folder as cache_folder, usual_folder as usual_cache_folder};
 pub use child::{COMMAND, answer};
@@ -44,7 +44,27 @@ const BATCH: usize = 512;
 
 /// Whether call sites in this file have lines; `None` if it is no ELF file.
 pub fn has_lines(file: &Path, debug_dirs: &[PathBuf]) -> Option<bool> {
-    locate::has_lines(file, &[debug_dirs, &[SYSTEM_DEBUG_DIR.into()]].concat())
+    locate::has_lines(file, &with_system(debug_dirs))
+}
+
+/// The separate debug file of the file with this build id.
+pub fn debug_file(path: &Path, build_id: &str, debug_dirs: &[PathBuf]) -> Option<PathBuf> {
+    let module = Module {
+        path: path.to_str()?.to_owned(),
+        build_id: build_id.to_owned(),
+        bias: 0,
+        start: 0,
+        end: 0,
+        first_seen_ns: 0,
+        unloaded_ns: None,
+        bare: false,
+    };
+    let located = locate::locate(&module, &Places::default(), &with_system(debug_dirs), 0);
+    located.ok()?.debug
+}
+
+fn with_system(debug_dirs: &[PathBuf]) -> Vec<PathBuf> {
+    [debug_dirs, &[SYSTEM_DEBUG_DIR.into()]].concat()
 }
 
 /// Adds symbols to every location that has none; the notes say which modules could not be read, and why.
@@ -62,7 +82,7 @@ pub fn symbolize(snapshot: &mut Snapshot, places: &Places) -> Vec<Note> {
         )
     });
     let progress = Progress::over("looking up names", wanted.len() as u64, Unit::Of("addresses"));
-    let debug_dirs = [places.debug_dirs.as_slice(), &[SYSTEM_DEBUG_DIR.into()]].concat();
+    let debug_dirs = with_system(&places.debug_dirs);
     let mut reader = ChildReader::default();
     let mut notes = jit::name(snapshot, places);
     let module_of: Vec<Option<usize>> = snapshot.locations.iter().map(|location| location.module).collect();

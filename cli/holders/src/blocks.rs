@@ -1,6 +1,11 @@
 //! The blocks by address: which one does a word point to?
 //!
 //! Nearly all words point to none, so a filter of the pages that contain blocks is asked first.
+//!
+//! A pointer to a reserved range of addresses leads to all memory that is mapped there: [`Options::reserved`]. For the walk, such a
+//! range is one more block, whose holders hold those in it as well.
+//!
+//! [`Options::reserved`]: crate::Options::reserved
 
 use std::ops::Range;
 
@@ -10,7 +15,11 @@ const PAGE_BITS: u32 = 21;
 const FILTER_BITS: u32 = 16;
 
 pub(crate) struct BlockIndex {
+    /// Those that were asked for, by address; then the reserved ranges.
     blocks: Vec<Block>,
+    asked: usize,
+    /// Around all reserved ranges.
+    reserved: Range<u64>,
     from: u64,
     to: u64,
     /// One bit per hash of a page.
@@ -18,8 +27,8 @@ pub(crate) struct BlockIndex {
 }
 
 impl BlockIndex {
-    /// The blocks are sorted by address.
-    pub fn new(blocks: &[Block]) -> BlockIndex {
+    /// The blocks, and the reserved ranges around some of them, are sorted by address.
+    pub fn new(blocks: &[Block], reserved: &[Range<u64>]) -> BlockIndex {
         let mut filter = vec![0u64; 1 << (FILTER_BITS - 6)];
         for block in blocks {
             let pages = (block.address >> PAGE_BITS)..=((end(block) - 1) >> PAGE_BITS);
@@ -35,29 +44,48 @@ impl BlockIndex {
         BlockIndex {
             from: blocks.first().map_or(0, |block| block.address),
             to: blocks.iter().map(end).max().unwrap_or(0),
-            blocks: blocks.to_vec(),
+            blocks: blocks
+                .iter()
+                .copied()
+                .chain(reserved.iter().map(range_as_block))
+                .collect(),
+            asked: blocks.len(),
+            reserved: reserved.first().map_or(0, |range| range.start)..reserved.last().map_or(0, |range| range.end),
             filter,
         }
     }
 
+    /// With the reserved ranges.
     pub fn len(&self) -> usize {
         self.blocks.len()
     }
 
+    /// Each reserved range, by its index, and the indices of the blocks in it.
+    pub fn in_reserved(&self) -> impl Iterator<Item = (usize, Range<usize>)> {
+        let before = |address: u64| self.asked().partition_point(|block| block.address < address);
+        let ranges = self.blocks.iter().enumerate().skip(self.asked);
+        ranges.map(move |(index, range)| (index, before(range.address)..before(end(range))))
+    }
+
+    /// The blocks that were asked for.
+    pub fn asked(&self) -> &[Block] {
+        &self.blocks[..self.asked]
+    }
+
     /// Addresses of the blocks that the driver allocated on request of the program, not those inside PyTorch's segments.
     pub fn of_driver(&self) -> Vec<u64> {
-        let own = self.blocks.iter().filter(|block| !block.of_torch && !block.is_handle);
+        let own = self.asked().iter().filter(|block| !block.of_torch && !block.is_handle);
         own.map(|block| block.address).collect()
     }
 
-    /// Around all blocks.
+    /// Around all blocks that were asked for.
     pub fn span(&self) -> Range<u64> {
         self.from..self.to
     }
 
     /// The block that ends where this one begins.
     pub fn adjacent(&self, block: usize) -> Option<usize> {
-        let before = block.checked_sub(1)?;
+        let before = block.checked_sub(1).filter(|_| block < self.asked)?;
         (end(&self.blocks[before]) == self.blocks[block].address).then_some(before)
     }
 
@@ -79,10 +107,35 @@ impl BlockIndex {
         if self.filter[bit >> 6] >> (bit & 63) & 1 == 0 {
             return None;
         }
-        let after = self.blocks.partition_point(|block| block.address <= address);
-        let place = after.checked_sub(1)?;
-        let block = &self.blocks[place];
-        (address < end(block)).then_some((place, address != block.address))
+        containing(self.asked(), address)
+    }
+
+    /// The index of the reserved range that contains this address, and whether the address is not its start.
+    #[inline]
+    pub fn find_reserved(&self, address: u64) -> Option<(usize, bool)> {
+        if !self.reserved.contains(&address) {
+            return None;
+        }
+        let (place, is_inside) = containing(&self.blocks[self.asked..], address)?;
+        Some((self.asked + place, is_inside))
+    }
+}
+
+fn containing(blocks: &[Block], address: u64) -> Option<(usize, bool)> {
+    let place = blocks
+        .partition_point(|block| block.address <= address)
+        .checked_sub(1)?;
+    let block = &blocks[place];
+    (address < end(block)).then_some((place, address != block.address))
+}
+
+fn range_as_block(range: &Range<u64>) -> Block {
+    Block {
+        address: range.start,
+        bytes: range.end - range.start,
+        time_ns: 0,
+        of_torch: false,
+        is_handle: false,
     }
 }
 
@@ -110,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_block_is_found_by_each_address_in_it() {
-        let index = BlockIndex::new(&[block(0x7f00_0000_0000, 512), block(0x7f00_0000_0400, 64 << 20)]);
+        let index = BlockIndex::new(&[block(0x7f00_0000_0000, 512), block(0x7f00_0000_0400, 64 << 20)], &[]);
         assert_eq!(index.find(0x7f00_0000_0000), Some((0, false)));
         assert_eq!(index.find(0x7f00_0000_01ff), Some((0, true)));
         assert_eq!(index.find(0x7f00_0000_0200), None);
@@ -122,8 +175,26 @@ mod tests {
 
     #[test]
     fn a_block_of_all_memory_is_one() {
-        let index = BlockIndex::new(&[block(1 << 40, u64::MAX)]);
+        let index = BlockIndex::new(&[block(1 << 40, u64::MAX)], &[]);
         assert_eq!(index.find(u64::MAX - 1), Some((0, true)));
-        assert_eq!(BlockIndex::new(&[]).find(0), None);
+        assert_eq!(BlockIndex::new(&[], &[]).find(0), None);
+    }
+
+    #[test]
+    fn a_reserved_range_is_found_apart_from_the_blocks_in_it() {
+        let blocks = [
+            block(0x1000, 512),
+            block(0x7000, 512),
+            block(0x7800, 512),
+            block(0x9000, 512),
+        ];
+        let index = BlockIndex::new(&blocks, &[0x6000..0x9000]);
+        assert_eq!(index.find(0x7000), Some((1, false)));
+        assert_eq!(index.find(0x6000), None);
+        assert_eq!(index.find_reserved(0x6000), Some((4, false)));
+        assert_eq!(index.find_reserved(0x7000), Some((4, true)));
+        assert_eq!(index.find_reserved(0x9000), None);
+        assert_eq!(index.in_reserved().collect::<Vec<_>>(), [(4, 1..3)]);
+        assert_eq!((index.adjacent(4), index.of_driver().len()), (None, 4));
     }
 }

@@ -35,7 +35,7 @@ use crate::graph::{Edge, Graph, NodeId, Pairs, Phase, Root};
 use crate::groups;
 use crate::host;
 use crate::modules::Modules;
-use crate::native::{Chunk, Heap, Native, NativeRoot};
+use crate::native::{Chunk, Heap, Native, NativeRoot, RootSort};
 use crate::paths::Paths;
 use crate::python::Python;
 use crate::records::Records;
@@ -65,7 +65,7 @@ pub fn search(
     }
     let started = Instant::now();
     let mut until: Option<Deadline> = None;
-    let index = BlockIndex::new(blocks);
+    let index = BlockIndex::new(blocks, &options.reserved);
     let mut paths = Paths::new(blocks, options);
     let mut limits: Vec<String> = Vec::new();
     let mut changed = Vec::new();
@@ -101,7 +101,7 @@ pub fn search(
             !is_open(answer, changed.binary_search(&block).is_ok(), is_freed[block])
         };
         let done: Vec<bool> = best.iter().enumerate().map(is_done).collect();
-        let mut searched = match examine(&copy, &index, &done, is_consistent, deadline) {
+        let mut searched = match examine(&copy, options, &index, &done, is_consistent, deadline) {
             Err(error) if search.copies > 1 => {
                 limits.push(format!("a further copy was not searched: {error}"));
                 break;
@@ -219,12 +219,13 @@ fn nanoseconds(time: Duration) -> u64 {
 /// Searches one copy. `done`: blocks that need no further answer, by index.
 fn examine<'c, 's>(
     copy: &'c Image<'s>,
+    options: &Options,
     index: &BlockIndex,
     done: &[bool],
     is_consistent: bool,
     deadline: Deadline,
 ) -> Result<Findings<'c, 's>, Error> {
-    let modules = Modules::find(copy);
+    let modules = Modules::find(copy).with_debug_files(options.debug_files.clone());
     let mut python = Python::find(copy, &modules)?;
     let mut native = Native::find(copy, &modules, python.as_ref().map(Python::pool_bytes));
     native.find_records(copy, &index.of_driver());
@@ -310,14 +311,31 @@ fn examine<'c, 's>(
     }
 
     walk.keep_tails();
+    let by_range = walk.share_ranges();
     let mut found: Vec<Option<Explanation>> = (walk.found.iter())
         .map(|pointer| pointer.map(|pointer| of_pointer(&walk.graph, pointer)))
         .collect();
+    for block in by_range {
+        found[block] = found[block].map(|found| Explanation {
+            by_range: true,
+            interior: false,
+            ..found
+        });
+    }
     for found in found.iter_mut().flatten().filter(|found| found.phase == Phase::Rest) {
         // The path leads through memory that is searched apart.
         let mut path = walk.graph.way_up(found.last.0);
         let is_shared = path.any(|node| walk.apart.entered.contains(&node));
         found.note = found.note.or(is_shared.then_some(SHARED));
+    }
+    // Of two possible holders, a variable is named before a stack.
+    for (found, end) in found.iter_mut().zip(&walk.ends) {
+        if let (Some(by_stack), Some(end)) = (&found, end)
+            && end.phase < Phase::Stacks
+            && is_of_stack(&walk.graph, by_stack.last.0)
+        {
+            *found = Some(by_end(&walk.graph, *end));
+        }
     }
     let doubtful = reached_from(
         copy,
@@ -433,11 +451,26 @@ fn of_pointer(graph: &Graph, pointer: Pointer) -> Explanation {
         class,
         last: (pointer.node, pointer.edge),
         interior: pointer.interior,
+        by_range: false,
         phase: pointer.phase,
         possibly: pointer.weak,
         pointer: None,
         note: None,
     }
+}
+
+/// The class by a pointer that may be the end of the block before it.
+fn by_end(graph: &Graph, end: Pointer) -> Explanation {
+    Explanation {
+        note: Some(ONLY_END),
+        ..of_pointer(graph, end)
+    }
+}
+
+/// Whether the path to a node begins on a native stack.
+fn is_of_stack(graph: &Graph, node: NodeId) -> bool {
+    let root = graph.way_up(node).last().and_then(|root| graph.root(root));
+    matches!(root, Some(Root::Native(root)) if matches!(root.sort, RootSort::Stack | RootSort::WholeStack))
 }
 
 /// The class of a block that no walk reached.
@@ -446,6 +479,7 @@ fn unreached_block(walk: &mut Walk, evidence: &Evidence, records: &Records, bloc
         class: Class::Lost,
         last: (NodeId::NONE, Edge::default()),
         interior: false,
+        by_range: false,
         phase: Phase::None,
         possibly: false,
         pointer: None,
@@ -461,10 +495,7 @@ fn unreached_block(walk: &mut Walk, evidence: &Evidence, records: &Records, bloc
         };
     }
     if let Some(end) = walk.ends[block] {
-        return Explanation {
-            note: Some(ONLY_END),
-            ..of_pointer(&walk.graph, end)
-        };
+        return by_end(&walk.graph, end);
     }
     if let Some(number) = walk.numbers[block]
         && !walk.index.is_of_torch(block)
@@ -488,6 +519,7 @@ fn unreached_block(walk: &mut Walk, evidence: &Evidence, records: &Records, bloc
                 class: Class::Held,
                 last: (root, Edge::word(0)),
                 interior: pointed.is_some_and(|pointed| pointed.1),
+                by_range: false,
                 phase: Phase::Rest,
                 possibly: true,
                 pointer: Some(address),

@@ -20,6 +20,8 @@ pub struct Explanation {
     pub last: (NodeId, Edge),
     /// It points into the block, not to its start.
     pub interior: bool,
+    /// It points to the reserved range of addresses in which the block is mapped.
+    pub by_range: bool,
     pub phase: Phase,
     /// A part of the path may be stale.
     pub possibly: bool,

@@ -84,7 +84,7 @@ use culeak::snapshot::Holders;
 pub use crate::budget::Deadline;
 pub use crate::copy::Stopped;
 pub(crate) use crate::request::starts_with_one;
-pub use crate::request::{Block, Error, LIMIT, Map, Options, Set, StillLive};
+pub use crate::request::{Block, DebugFiles, Error, LIMIT, Map, Options, Set, StillLive};
 use crate::source::Source;
 
 /// Finds the holders of these blocks, which are sorted by address.

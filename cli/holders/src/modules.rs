@@ -1,7 +1,7 @@
 //! The ELF files that the process has loaded: where they are, their globals, and their symbols.
 //!
 //! Exported symbols are found in memory. For the names of variables, a file is used only if it is the one that was loaded: its program
-//! headers and its build id are those in memory.
+//! headers and its build id are those in memory. Separate debug files are found by the caller ([`DebugFiles`]).
 
 use std::cell::OnceCell;
 use std::fs::File;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use crate::copy::selection::{append, containing};
 use crate::copy::{Image, PAGE};
 use crate::source::{Region, Source};
-use crate::starts_with_one;
+use crate::{DebugFiles, starts_with_one};
 
 mod exported;
 pub mod headers;
@@ -20,9 +20,6 @@ mod variables;
 
 use headers::{Headers, NOTE, Read};
 use variables::Variables;
-
-/// Where debug files are installed.
-const DEBUG_FOLDER: &str = "/usr/lib/debug/.build-id";
 
 /// What a loaded file is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,32 +106,24 @@ impl Module {
         name.strip_suffix(" (deleted)").unwrap_or(name)
     }
 
-    fn variables(&self) -> &Variables {
-        self.variables.get_or_init(|| self.read_variables())
+    fn variables(&self, debug_files: Option<&DebugFiles>) -> &Variables {
+        self.variables.get_or_init(|| self.read_variables(debug_files))
     }
 
-    fn read_variables(&self) -> Variables {
+    fn read_variables(&self, debug_files: Option<&DebugFiles>) -> Variables {
         let read = |path: &Path| {
             let variables = culeak::reader::open_regular(path).map(Variables::read);
             variables.unwrap_or_default()
         };
-        let debug = self.debug_file(Path::new(DEBUG_FOLDER));
+        let debug = debug_files.and_then(|find| {
+            let build_id: String = self.build_id.iter().map(|byte| format!("{byte:02x}")).collect();
+            find.0(self.file.as_deref().unwrap_or(Path::new(&self.path)), &build_id)
+        });
         let debug = debug.map(|path| read(&path)).unwrap_or_default();
         match &self.file {
             Some(path) if debug.is_empty() => read(path),
             _ => debug,
         }
-    }
-
-    /// The installed debug file with the same build id.
-    fn debug_file(&self, folder: &Path) -> Option<PathBuf> {
-        let (first, rest) = self.build_id.split_first()?;
-        let rest: String = rest.iter().map(|byte| format!("{byte:02x}")).collect();
-        let path = folder.join(format!("{first:02x}/{rest}.debug"));
-        let file = culeak::reader::open_regular(&path).ok()?;
-        let headers = Headers::read(&|offset, buffer| file.read_exact_at(buffer, offset).is_ok())?;
-        // A debug file has notes but no other contents, at offsets of its own.
-        (build_id(&file, &headers) == self.build_id).then_some(path)
     }
 }
 
@@ -144,6 +133,7 @@ pub struct Modules {
     all: Vec<Module>,
     /// Index of the module of each range of globals, by address.
     globals: Vec<(Range<u64>, usize)>,
+    debug_files: Option<DebugFiles>,
 }
 
 impl Modules {
@@ -159,6 +149,12 @@ impl Modules {
         }
         found.globals.sort_by_key(|(range, _)| range.start);
         found
+    }
+
+    /// Names of variables come from these files first.
+    #[must_use]
+    pub fn with_debug_files(self, debug_files: Option<DebugFiles>) -> Modules {
+        Modules { debug_files, ..self }
     }
 
     pub fn all(&self) -> &[Module] {
@@ -197,7 +193,9 @@ impl Modules {
     pub fn variable(&self, address: u64) -> Option<(String, Range<u64>)> {
         let module = self.with_global(address)?;
         let bias = module.bias;
-        let (name, range) = module.variables().at(address.wrapping_sub(bias))?;
+        let (name, range) = module
+            .variables(self.debug_files.as_ref())
+            .at(address.wrapping_sub(bias))?;
         let range = range.start.wrapping_add(bias)..range.end.wrapping_add(bias);
         Some((crate::demangle::variable(&name), range))
     }
@@ -205,7 +203,8 @@ impl Modules {
     /// The thread-local variable at this offset in the memory that the module with this index has for each thread: its name
     /// and its offsets.
     pub fn thread_local(&self, index: usize, offset: u64) -> Option<(String, Range<u64>)> {
-        let (name, range) = self.all.get(index)?.variables().thread_local(offset)?;
+        let variables = self.all.get(index)?.variables(self.debug_files.as_ref());
+        let (name, range) = variables.thread_local(offset)?;
         Some((crate::demangle::variable(&name), range))
     }
 

@@ -73,6 +73,7 @@ struct Sort {
     last: u32,
     class: Class,
     interior: bool,
+    by_range: bool,
     possibly: bool,
     note: Option<&'static str>,
     /// The path of this block is put into words by itself.
@@ -144,6 +145,7 @@ impl<'b> Paths<'b> {
                 last,
                 class: found.class,
                 interior: found.interior,
+                by_range: found.by_range,
                 possibly: found.possibly,
                 note: found.note,
                 concrete: self.concrete.contains(&block).then_some(block as u32),
@@ -328,6 +330,9 @@ fn describe(
     let words = text::words(&parts, style);
     path.root = words.root;
     path.steps = words.steps;
+    if found.by_range {
+        text::end_with(&mut path.steps, "reservation");
+    }
     path.origin = words.origin;
     path.origin_type = words.origin_type;
     path.possibly |= words.root == RootKind::Stack;

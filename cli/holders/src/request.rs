@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,11 +43,16 @@ pub struct Options {
     pub pause: bool,
     /// Memory that is not searched: device, pinned and managed blocks.
     pub excluded: Vec<Range<u64>>,
+    /// Reserved ranges of addresses, sorted, in which blocks are mapped: a pointer to the start of one holds all of these. One into it
+    /// possibly holds those that nothing else does.
+    pub reserved: Vec<Range<u64>>,
     /// Stop searching this long after the first copy was made; what is found until then is reported. What takes a time in proportion to
     /// the memory of the process, as the copy does, is done in any case.
     pub limit: Duration,
     /// Asked before a process is copied again, so that blocks that were freed meanwhile cost no further copy.
     pub still_live: Option<StillLive>,
+    /// Where names of variables are, beside the loaded files.
+    pub debug_files: Option<DebugFiles>,
     /// Sum up host memory, too: that of each holder, and what the resident memory is used for.
     pub host: bool,
     /// Report the concrete path of each of these blocks (`[3]`), not only its shape (`[*]`). Indices into the blocks.
@@ -62,14 +68,22 @@ pub struct StillLive(pub Arc<AreLive>);
 
 type AreLive = dyn Fn(&[Block]) -> Vec<bool> + Send + Sync;
 
+/// Finds the separate debug file of a file that can be opened under this path and has this build id, in lower-case hexadecimal.
+#[derive(Clone)]
+pub struct DebugFiles(pub Arc<FindDebugFile>);
+
+type FindDebugFile = dyn Fn(&Path, &str) -> Option<PathBuf> + Send + Sync;
+
 impl Default for Options {
     fn default() -> Options {
         Options {
             copies: 4,
             pause: false,
             excluded: Vec::new(),
+            reserved: Vec::new(),
             limit: LIMIT,
             still_live: None,
+            debug_files: None,
             host: false,
             concrete: Vec::new(),
         }

@@ -427,6 +427,9 @@ impl<'w, 's> Walk<'w, 's> {
     /// A word that may be a pointer to a block, to a Python object or to native memory.
     #[inline]
     fn word(&mut self, from: NodeId, edge: Edge, value: u64) {
+        if let Some((range, interior)) = self.index.find_reserved(value) {
+            self.block(from, edge, range, interior);
+        }
         if let Some((block, interior)) = self.index.find(value) {
             return self.block(from, edge, block, interior);
         }

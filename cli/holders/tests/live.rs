@@ -352,11 +352,19 @@ fn the_end_of_a_block_is_not_for_certain_the_start_of_the_next_one() {
     let possibly = |label| {
         running.path(&holders, label).note.as_deref() == Some("the pointer may be the end of the block before it")
     };
-    for label in ["span-end", "full-end", "cursor-end"] {
+    // A variable is named before a stack with the same pointer.
+    for label in ["span-end", "full-end", "cursor-end", "stale-end"] {
         assert!(possibly(label), "{:?}", running.path(&holders, label));
         assert!(running.path(&holders, label).possibly);
     }
-    for label in ["span-begin", "full-begin", "cursor-begin", "known-begin", "known-end"] {
+    for label in [
+        "span-begin",
+        "full-begin",
+        "cursor-begin",
+        "known-begin",
+        "known-end",
+        "stale-begin",
+    ] {
         assert!(!possibly(label), "{:?}", running.path(&holders, label));
     }
     let of_array = |address: &u64| ["array", "vector", "sized"].contains(&running.expected[address].0.as_str());
@@ -364,6 +372,42 @@ fn the_end_of_a_block_is_not_for_certain_the_start_of_the_next_one() {
     for block in blocks {
         let label = &running.expected[&block.address].0;
         assert_eq!(holders.paths[block.path].note, None, "{label}");
+    }
+}
+
+#[test]
+fn a_pointer_to_a_reserved_range_holds_what_is_mapped_in_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let executable = folder.path().join("reserved");
+    compile(&executable, "reserved.c", &[]);
+    let running = Program::start(&mut Command::new(&executable));
+    let range = |number: u64| {
+        let start = (0x7f << 40) + number * 0x100_0000;
+        start..start + 0x40_0000
+    };
+    let options = Options {
+        reserved: (0..5).map(range).collect(),
+        ..Options::default()
+    };
+    let process = Process::new(running.child.id()).unwrap();
+    let holders = search(&process, &running.blocks, &options).unwrap();
+    let mistakes = running.mistakes(&holders);
+    assert!(mistakes.is_empty(), "{}", mistakes.join("\n"));
+    for block in &holders.blocks {
+        let (label, path) = (&running.expected[&block.address].0, &holders.paths[block.path]);
+        let by_range = path.steps.last().is_some_and(|step| step.holder == "reservation");
+        assert_eq!(
+            by_range,
+            ["arena", "late", "beside"].contains(&label.as_str()),
+            "{label}: {path:?}"
+        );
+        // The range is not freed by an address in it.
+        assert_eq!(path.possibly, label == "beside", "{label}: {path:?}");
+        assert_eq!(path.interior, label == "inside", "{label}: {path:?}");
+    }
+    for (name, count) in [("arena", 3), ("late", 2), ("both", 2)] {
+        let mut of = holders.retainers.iter().filter(|one| one.name.starts_with(name));
+        assert!(of.any(|one| one.count == count), "{name}: {:?}", holders.retainers);
     }
 }
 

@@ -169,6 +169,7 @@ fn wanted(args: &WhyArgs) -> Wanted {
         pause: args.pause,
         limit: args.limit,
         host: args.host,
+        names: args.names.clone(),
         concrete: match args.selector {
             Some(Selector::Address(address)) => vec![address],
             _ => Vec::new(),

@@ -36,13 +36,14 @@ use culeak::table;
 use culeak_holders::copy::Image;
 use culeak_holders::source::core::Core;
 use culeak_holders::source::{Source, live};
-use culeak_holders::{Block, Error, LIMIT, Options, StillLive, Stopped};
+use culeak_holders::{Block, DebugFiles, Error, LIMIT, Options, StillLive, Stopped};
 
 use mapped::Mapped;
 
 use super::process::{expect_permission, is_unrecorded};
-use super::{Loaded, Place, unrecorded};
+use super::{Loaded, NameArgs, Place, unrecorded};
 use crate::errors::Failure;
+use crate::symbolize::debug_file;
 
 /// How to search.
 #[derive(Debug, Clone, Default)]
@@ -59,6 +60,8 @@ pub struct Wanted {
     pub host: bool,
     /// Blocks whose path is given with indices and keys, by any address in them.
     pub concrete: Vec<u64>,
+    /// Where debug files are.
+    pub names: NameArgs,
 }
 
 /// What was read of a place. With host memory wanted, a process that was never recorded may lack blocks: then its blocks are unknown, which
@@ -261,12 +264,16 @@ fn attach_by(
     }
     let listed = Listed::of(snapshot);
     let defaults = Options::default();
+    let debug_dirs = wanted.names.places(None).debug_dirs;
+    let find = move |path: &Path, build_id: &str| debug_file(path, build_id, &debug_dirs);
     let options = Options {
         copies: wanted.copies.unwrap_or(defaults.copies),
         pause: wanted.pause,
         limit: wanted.limit.unwrap_or(defaults.limit),
+        debug_files: Some(DebugFiles(Arc::new(find))),
         host: wanted.host,
         excluded: listed.excluded.clone(),
+        reserved: listed.reserved.clone(),
         concrete: wanted
             .concrete
             .iter()
@@ -335,6 +342,7 @@ struct Listed {
     /// The records of `blocks`.
     records: Vec<Record>,
     excluded: Vec<Range<u64>>,
+    reserved: Vec<Range<u64>>,
     limits: Vec<String>,
 }
 
@@ -347,6 +355,8 @@ struct Record {
     cached: bool,
     /// A module or library of kernels: the runtime's own tables contain those that it loads.
     is_code: bool,
+    /// Physical memory, which is mapped into a reserved range of addresses.
+    is_mapped: bool,
 }
 
 /// Objects of one call and stack that are searched for.
@@ -391,6 +401,7 @@ impl Listed {
                 bytes: allocation.bytes,
                 cached: level == Level::Cached,
                 is_code: false,
+                is_mapped: matches!(allocation.kind, Kind::Physical | Kind::HostPhysical),
             };
             found.push((block, record));
         }
@@ -412,11 +423,13 @@ impl Listed {
             not_addresses, "blocks were not searched for: their handles are not addresses";
         };
         let limits = limits.into_iter().filter(|(count, _)| *count > 0);
+        let reserved = reserved(snapshot, &found);
         let (blocks, records) = found.into_iter().unzip();
         Listed {
             blocks,
             records,
             excluded: excluded(snapshot),
+            reserved,
             limits: limits.map(|(count, what)| format!("{count} {what}")).collect(),
         }
     }
@@ -475,6 +488,22 @@ impl Listed {
     }
 }
 
+/// The reserved ranges of addresses, sorted, in which several of these blocks are mapped, or one that begins elsewhere. Not those that
+/// an allocator divides: a pointer to one block does not hold the others.
+fn reserved(snapshot: &Snapshot, found: &[(Block, Record)]) -> Vec<Range<u64>> {
+    let before = |address: u64| found.partition_point(|(block, _)| block.address < address);
+    let has_several = |range: &Range<u64>| match &found[before(range.start)..before(range.end)] {
+        [] => false,
+        [(only, _)] if only.address == range.start => false,
+        within => within.iter().all(|(_, record)| record.is_mapped),
+    };
+    let rows = snapshot.allocations.iter().filter(|row| row.kind == Kind::Reserved);
+    let ranges = rows.map(|row| row.address..row.address.saturating_add(row.requested));
+    let mut ranges: Vec<Range<u64>> = ranges.filter(has_several).collect();
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges
+}
+
 /// Some objects of each call and stack, as blocks of one byte.
 fn handles(snapshot: &Snapshot) -> Vec<(Block, Record)> {
     let mut counts: HashMap<(usize, Option<usize>), u32> = HashMap::new();
@@ -500,6 +529,7 @@ fn handles(snapshot: &Snapshot) -> Vec<(Block, Record)> {
             bytes: 0,
             cached: false,
             is_code: matches!(object.kind, Kind::Module | Kind::Library),
+            is_mapped: false,
         };
         Some((block, record))
     });

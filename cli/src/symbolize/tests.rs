@@ -173,8 +173,14 @@ fn a_module_is_bare_without_debug_information_of_its_own_or_in_a_debug_file() {
     assert!(!is_bare(&probe));
     probe.split("libprobe.debug");
     assert!(!is_bare(&probe), "the debug file beside it");
+    let debug_file = || debug_file(&probe.path("libprobe.so"), &probe.build_id, &[]);
+    assert_eq!(
+        debug_file().as_deref().and_then(Path::file_name),
+        Some("libprobe.debug".as_ref())
+    );
     fs::remove_file(probe.path("libprobe.debug")).expect("removed");
     assert!(is_bare(&probe));
+    assert_eq!(debug_file(), None);
 }
 
 #[test]

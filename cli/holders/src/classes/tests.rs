@@ -43,8 +43,9 @@ fn a_search_stops_within_a_large_array_and_knows_what_it_left_out() {
     let victim = Victim::start(&compile(folder.path(), "arrays", ARRAYS, &[]));
     let process = victim.process();
     let copy = Image::take(&process, &[]).expect("readable");
-    let index = BlockIndex::new(&[BLOCK]);
-    let searched = |looks| examine(&copy, &index, &[false], true, Deadline::Looks(looks)).expect("searched");
+    let index = BlockIndex::new(&[BLOCK], &[]);
+    let options = Options::default();
+    let searched = |looks| examine(&copy, &options, &index, &[false], true, Deadline::Looks(looks)).expect("searched");
     let mut left: Vec<u64> = Vec::new();
     for looks in 0.. {
         let searched = searched(looks);

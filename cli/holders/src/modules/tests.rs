@@ -1,5 +1,5 @@
 use std::fs;
-use std::process::Command;
+use std::sync::Arc;
 
 use super::*;
 use crate::process_tests::{Victim, compile};
@@ -194,43 +194,20 @@ fn a_stripped_library_has_names_of_exported_variables() {
 }
 
 #[test]
-fn a_debug_file_is_known_by_its_build_id() {
-    let loaded = started(&["-Wl,--build-id"]);
+fn a_stripped_library_has_the_names_of_its_debug_file() {
+    let build_id = "-Wl,--build-id=0x00ab42";
+    let loaded = started(&["-s", build_id]);
+    // It has the same addresses.
+    let debug = compile(loaded.folder.path(), "debug", LIBRARY, &["-shared", "-fPIC", build_id]);
+    let library = loaded.folder.path().join("libhold.so");
+    let find = move |path: &Path, build_id: &str| (path == library && build_id == "00ab42").then(|| debug.clone());
     let process = loaded.victim.process();
     let copy = Image::take(&process, &[]).expect("readable");
-    let modules = Modules::find(&copy);
-    let place = modules
-        .all()
-        .iter()
-        .position(|module| module.file_name() == "libhold.so");
-    let place = place.expect("loaded");
-    let (contents, bias) = (&modules.all()[place], modules.all()[place].bias);
-    let hex: String = contents.build_id.iter().map(|byte| format!("{byte:02x}")).collect();
-    assert_eq!(hex.len(), 40, "an SHA-1");
-    let debug = tempfile::tempdir().expect("a folder");
-    let folder = debug.path().join(&hex[..2]);
-    fs::create_dir(&folder).expect("created");
-    let file = folder.join(format!("{}.debug", &hex[2..]));
-    assert_eq!(contents.debug_file(debug.path()), None);
-    let split = Command::new("objcopy")
-        .arg("--only-keep-debug")
-        .args([&loaded.folder.path().join("libhold.so"), &file])
-        .status();
-    assert!(split.expect("objcopy").success());
-    let found = contents.debug_file(debug.path());
-    assert_eq!(found.as_deref(), Some(&*file));
-    let variables = Variables::read(File::open(&file).expect("readable"));
-    let name = variables.at(loaded.addresses[1] - bias);
-    assert_eq!(name.map(|(name, _)| name).as_deref(), Some("hidden_table"));
-    let other = format!("{LIBRARY}\nint other;");
-    let other = compile(
-        debug.path(),
-        "other.so",
-        &other,
-        &["-shared", "-fPIC", "-Wl,--build-id"],
-    );
-    fs::rename(other, &file).expect("renamed");
-    assert_eq!(contents.debug_file(debug.path()), None, "another build id");
+    let modules = Modules::find(&copy).with_debug_files(Some(DebugFiles(Arc::new(find))));
+    let name = modules.variable_at(loaded.addresses[1]);
+    assert_eq!(name, Some(("hidden_table".to_owned(), 0)));
+    let name = modules.variable_at(loaded.addresses[3]);
+    assert_eq!(name, Some(("counter".to_owned(), 0)), "no debug file");
 }
 
 #[test]

@@ -77,6 +77,18 @@ pub(super) fn append(text: &mut String, steps: &[Step]) {
     }
 }
 
+/// Names what the last reference of a path to a block leads to.
+pub(super) fn end_with(steps: &mut Vec<Step>, holder: &str) {
+    let holder = holder.to_owned();
+    match steps.last_mut() {
+        Some(step) if step.holder.is_empty() => step.holder = holder,
+        _ => steps.push(Step {
+            via: String::new(),
+            holder,
+        }),
+    }
+}
+
 /// Appends a reference to the words before it.
 fn append_reference(text: &mut String, via: &str) {
     if !text.is_empty() && !via.is_empty() && !via.starts_with(['.', '[']) {

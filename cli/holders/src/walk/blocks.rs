@@ -5,6 +5,7 @@ use crate::Block;
 use crate::graph::{BlockEdge, Edge, EdgeKind, NodeId, NodeKind, Phase, Root};
 use crate::native::kinds::Kind;
 use crate::native::{RootSort, vectors};
+use crate::{Map, Set};
 
 /// Any number may lead into a block of that many bytes, such as a pool that is most of the device's memory.
 const WIDE: u64 = 1 << 30;
@@ -14,6 +15,9 @@ const LOW: u64 = 1 << 36;
 
 /// Edges to one block that are kept.
 const EDGES_PER_BLOCK: u16 = 4096;
+
+/// Pointers to the start of a reserved range that count as pointers to each block in it.
+const EDGES_PER_RANGE: usize = 64;
 
 impl Walk<'_, '_> {
     pub(super) fn block(&mut self, from: NodeId, edge: Edge, block: usize, interior: bool) {
@@ -97,6 +101,60 @@ impl Walk<'_, '_> {
         if let Some(pointer) = &mut self.found[block] {
             pointer.weak = true;
         }
+    }
+
+    /// Gives what points to a reserved range to the blocks in it, and forgets the ranges. Returns the blocks that such a pointer
+    /// holds: no other one does, or it is better.
+    pub fn share_ranges(&mut self) -> Set<usize> {
+        let (index, mut held) = (self.index, Set::default());
+        let asked = index.asked().len();
+        let mut edges: Map<usize, Vec<BlockEdge>> = Map::default();
+        if asked < index.len() {
+            self.graph.block_edges.retain(|edge| {
+                let block = edge.block as usize;
+                if block >= asked {
+                    edges.entry(block).or_default().push(*edge);
+                }
+                block < asked
+            });
+        }
+        for (range, blocks) in index.in_reserved() {
+            // Memory elsewhere in the range is unmapped by another address.
+            let pointer = self.found[range].map(|pointer| Pointer {
+                weak: pointer.weak || pointer.interior,
+                ..pointer
+            });
+            let order = |pointer: &Pointer| (pointer.weak, pointer.phase, pointer.interior);
+            for block in blocks.clone() {
+                self.numbers[block] = self.numbers[block].or(self.numbers[range]);
+                if let Some(pointer) = pointer
+                    && self.found[block].is_none_or(|own| order(&pointer) < order(&own))
+                {
+                    self.found[block] = Some(pointer);
+                    held.insert(block);
+                }
+            }
+            let edges = edges.remove(&range).unwrap_or_default();
+            let (inner, outer): (Vec<BlockEdge>, Vec<BlockEdge>) = edges.into_iter().partition(|edge| edge.interior);
+            let is_first = |edge: &BlockEdge| pointer.is_some_and(|it| (it.node, it.edge) == (edge.node, edge.edge));
+            let inner = inner.into_iter().find(is_first);
+            for edge in outer.into_iter().take(EDGES_PER_RANGE).chain(inner) {
+                // The words that lead to a block at the start have edges to it.
+                let has_edge = |block: &usize| index.block(*block).address == index.block(range).address;
+                for block in blocks.clone().filter(|block| match edge.interior {
+                    true => held.contains(block),
+                    false => !has_edge(block),
+                }) {
+                    self.graph.add_block_edge(BlockEdge {
+                        block: block as u32,
+                        weak: edge.weak || edge.interior,
+                        ..edge
+                    });
+                }
+            }
+        }
+        self.found.truncate(asked);
+        held
     }
 
     /// The word may be a second holder, without which the first one does not retain the block.

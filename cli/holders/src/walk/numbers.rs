@@ -64,7 +64,8 @@ impl Walk<'_, '_> {
 
     #[inline]
     fn is_value(&mut self, from: NodeId, edge: Edge, value: u64) {
-        if let Some((block, interior)) = self.index.find(value) {
+        let found = [self.index.find(value), self.index.find_reserved(value)];
+        for (block, interior) in found.into_iter().flatten() {
             let known = &mut self.numbers[block];
             // The value stack of a running function has stale references.
             let is_better = |known: &Pointer| known.edge.kind() == EdgeKind::Stack && edge.kind() != EdgeKind::Stack;

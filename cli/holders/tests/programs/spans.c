@@ -8,7 +8,7 @@
 
 static struct span {
     uint64_t begin, end, limit;
-} *volatile span, *volatile full, *volatile cursor, *volatile known;
+} *volatile span, *volatile full, *volatile cursor, *volatile known, *volatile stale;
 static uint64_t *volatile array;
 /* As a std::vector lays out its members: in heap memory, and in a variable. */
 static struct vector {
@@ -50,6 +50,9 @@ __attribute__((noinline)) static void fill(void) {
     own = block("known-end", "Held");
     known = made(begin, own, 0);
     next += 1 << 20;
+    begin = block("stale-begin", "Held");
+    stale = made(begin, block("stale-end", "Held"), 0);
+    next += 1 << 20;
     vector = calloc(1, sizeof *vector);
     uint64_t *pointers = calloc(2, 8);
     *vector = (struct vector){pointers, pointers + 2, pointers + 2};
@@ -73,6 +76,7 @@ __attribute__((noinline)) static void overwrite_stack(void) {
 int main(void) {
     fill();
     overwrite_stack();
+    volatile uint64_t left_on_stack = stale->end;
     if (write(1, "ready\n", 6) != 6) return 1;
     pause();
     return 0;

@@ -79,6 +79,37 @@ fn physical_memory_is_searched_for_by_the_address_of_its_mapping() {
     assert!(unknown.blocks.is_empty() && unknown.limits[0].starts_with("2 blocks of virtual memory"));
 }
 
+#[test]
+fn ranges_in_which_several_blocks_are_mapped_are_searched_for_too() {
+    let model = mapped(true);
+    let first = model.allocations.at(0);
+    let reserved = Call {
+        kind: Kind::Reserved,
+        ..first.call.clone()
+    };
+    let mappings = model.allocations.iter().filter(|row| row.kind == Kind::Mapping);
+    let starts: Vec<u64> = mappings.map(|row| row.address).collect();
+    let ranges = |address: u64, requested: u64| {
+        let mut snapshot = model.clone();
+        snapshot.allocations.push(Allocation {
+            call: &reserved,
+            address,
+            bytes: 0,
+            requested,
+            ..first
+        });
+        Listed::of(&snapshot).reserved
+    };
+    let end = starts[1] + 2 * MIB;
+    assert_eq!(ranges(starts[0], end - starts[0]), [starts[0]..end]);
+    assert_eq!(ranges(starts[0] - MIB, 2 * MIB), [starts[0] - MIB..starts[0] + MIB]);
+    assert!(
+        ranges(starts[1], 2 * MIB).is_empty(),
+        "the pointer to the block is the one to the range"
+    );
+    assert!(ranges(end, MIB).is_empty());
+}
+
 /// An answer for these blocks, all with one path of this class and one retainer.
 fn answer(blocks: &[Block], class: Class) -> Holders {
     let path = HolderPath {
