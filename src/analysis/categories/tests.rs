@@ -70,8 +70,6 @@ fn by(rules: &str, snapshot: &Snapshot) -> Category {
 /// not match.
 #[rustfmt::skip]
 const EXAMPLES: &[(&str, FrameText, FrameText)] = &[
-    ("workspace: at::cuda::*Workspace", native("at::cuda::getCUDABlasLtWorkspace()"), native("at::native::Workspace::size()")),
-    ("workspace: at::cuda::getCurrentCUDABlasHandle", native("at::cuda::getCurrentCUDABlasHandle()"), native("at::cuda::getCurrentCUDAStream()")),
     ("workspace: function run_conv_plan", native("at::native::run_conv_plan(int)"), ("at::f", "/src/run_conv_plan.cpp:1", TORCH)),
     ("workspace: function run_single_conv", native("at::native::run_single_conv(int)"), native("at::native::cudnn_convolution(int)")),
     ("workspace: function generate_and_filter_plans", native("at::native::generate_and_filter_plans(int)"), native("at::native::plans(int)")),
@@ -216,6 +214,8 @@ fn functions_decide_for_blocks_of_frameworks_and_not_for_memory_of_the_driver() 
             snapshot.allocations.change(|_, _, call| call.kind = kind);
             let expected = match kind.place() {
                 Place::Within => of_block,
+                // Of cuBLAS, wherever the memory is.
+                _ if of_block == Category::Workspace => of_block,
                 _ => Category::Other,
             };
             let (found, rule) = decide(&Categories::default(), &snapshot);
