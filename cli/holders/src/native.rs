@@ -444,13 +444,15 @@ impl Native {
             },
             RootSort::Stack | RootSort::WholeStack => of_thread("stack"),
             RootSort::Registers => of_thread("registers"),
-            RootSort::ThreadLocals | RootSort::Descriptor => match self.thread_local(modules, address) {
-                Some((variable, module, _)) => {
-                    let file = modules.all().get(module).map_or("", Module::file_name);
-                    of_thread(&format!("thread-local variable {variable} in {file}"))
+            RootSort::ThreadLocals | RootSort::Descriptor | RootSort::Stored => {
+                match self.thread_local(modules, address) {
+                    Some((variable, module, _)) => {
+                        let file = modules.all().get(module).map_or("", Module::file_name);
+                        of_thread(&format!("thread-local variable {variable} in {file}"))
+                    }
+                    None => of_thread("thread-local variable"),
                 }
-                None => of_thread("thread-local variable"),
-            },
+            }
         }
     }
 
@@ -459,7 +461,9 @@ impl Native {
         match root.sort {
             RootSort::Globals | RootSort::Library => modules.variable(address).map(|(_, range)| range),
             RootSort::ThreadLocals => self.thread_local(modules, address).map(|(.., range)| range),
-            RootSort::Descriptor | RootSort::Stack | RootSort::WholeStack | RootSort::Registers => None,
+            RootSort::Descriptor | RootSort::Stored | RootSort::Stack | RootSort::WholeStack | RootSort::Registers => {
+                None
+            }
         }
     }
 

@@ -222,6 +222,12 @@ fn what_a_library_stored_for_a_thread_is_no_holder_if_a_variable_is() {
         origins[0].starts_with("keep in stored") && origins[1].starts_with("thread-local variable of thread"),
         "{origins:?}"
     );
+    let possibly: Vec<bool> = found
+        .blocks
+        .iter()
+        .map(|block| found.paths[block.path].possibly)
+        .collect();
+    assert_eq!(possibly, [false, true]);
 }
 
 #[test]

@@ -39,8 +39,11 @@ pub enum RootSort {
     Globals,
     /// Thread-local variables of the files that were loaded at the start.
     ThreadLocals,
-    /// glibc's struct pthread: what `pthread_setspecific` stored, and where the thread-local variables of files are that were loaded later.
+    /// The beginning of glibc's struct pthread: where the thread-local variables of files are that were loaded later.
     Descriptor,
+    /// The rest of it: what `pthread_setspecific` stored. The CUDA driver and its runtime list a thread's objects there, so what it leads
+    /// to is only possibly held.
+    Stored,
     /// Static memory of a file of [`Role::Library`].
     Library,
     Registers,
@@ -255,7 +258,9 @@ impl Stack {
         let locals = self.locals.clone().unwrap_or_default();
         let descriptor = self.descriptor.unwrap_or(locals.end).clamp(locals.start, locals.end);
         let of_files = root(RootSort::ThreadLocals, locals.start..descriptor);
-        let of_glibc = root(RootSort::Descriptor, descriptor..locals.end);
+        let stored = locals.end.min(descriptor + 16);
+        let of_glibc = root(RootSort::Descriptor, descriptor..stored);
+        let stored = root(RootSort::Stored, stored..locals.end);
         let registers = (!self.thread.registers.is_empty()).then(|| NativeRoot {
             values: self.thread.registers.clone(),
             ..root(RootSort::Registers, 0..0)
@@ -267,7 +272,7 @@ impl Stack {
         };
         let frames = self.frames.clone().map(|range| root(sort, range));
         let own = self.own.clone().map(|range| root(RootSort::WholeStack, range));
-        let parts = [Some(of_files), Some(of_glibc), registers, frames, own];
+        let parts = [Some(of_files), Some(of_glibc), Some(stored), registers, frames, own];
         parts.into_iter().flatten().collect()
     }
 
@@ -305,9 +310,10 @@ pub fn all(modules: &Modules, stacks: &[Stack]) -> Vec<NativeRoot> {
         RootSort::Globals => 0,
         RootSort::ThreadLocals => 1,
         RootSort::Descriptor => 2,
-        RootSort::Library => 3,
-        RootSort::Registers => 4,
-        RootSort::Stack | RootSort::WholeStack => 5,
+        RootSort::Stored => 3,
+        RootSort::Library => 4,
+        RootSort::Registers => 5,
+        RootSort::Stack | RootSort::WholeStack => 6,
     });
     roots
 }

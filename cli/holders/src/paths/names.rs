@@ -384,7 +384,7 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
         let name = native.describe(modules, &root, address);
         let kind = match root.sort {
             RootSort::Globals | RootSort::Library => RootKind::Global,
-            RootSort::ThreadLocals | RootSort::Descriptor => RootKind::ThreadLocal,
+            RootSort::ThreadLocals | RootSort::Descriptor | RootSort::Stored => RootKind::ThreadLocal,
             RootSort::Stack | RootSort::WholeStack | RootSort::Registers => RootKind::Stack,
         };
         let is_vector = kind == RootKind::Global && self.is_vector(address);

@@ -81,7 +81,7 @@ impl Walk<'_, '_> {
         let is_native = self.graph.kind(pointer.node) == NodeKind::Native;
         let is_unnamed = match self.graph.root(pointer.node) {
             // A variable is better, although it may lead there through memory without a class.
-            Some(Root::Native(root)) => root.sort == RootSort::Descriptor,
+            Some(Root::Native(root)) => root.sort == RootSort::Stored,
             _ => is_native && self.kind_of(self.graph.address(pointer.node)) == Kind::Unnamed,
         };
         (pointer.weak, is_unnamed, is_native && pointer.interior)

@@ -11,6 +11,11 @@ use crate::python::{Rooted, Sort};
 /// The largest range whose word offsets fit in an edge.
 const ROOT_BYTES: u64 = 1 << 30;
 
+/// Whether the memory is that of the CUDA driver or one of its libraries at times: its words hold nothing for certain.
+fn is_doubtful(sort: RootSort) -> bool {
+    matches!(sort, RootSort::Stored | RootSort::Library)
+}
+
 impl Walk<'_, '_> {
     /// Everything that Python's roots lead to.
     pub fn search_python(&mut self) {
@@ -54,18 +59,18 @@ impl Walk<'_, '_> {
     pub fn search_native(&mut self, phase: Phase, roots: &[NativeRoot], left_out: &[Range<u64>]) {
         self.phase = phase;
         for root in roots {
-            // The CUDA driver and its runtime list a thread's objects there, so variables come first. CUDA's libraries come last.
-            if matches!(root.sort, RootSort::Descriptor | RootSort::Library) {
+            // Variables come first, then what may belong to the CUDA driver or one of its libraries.
+            if is_doubtful(root.sort) {
                 self.run();
             }
             match root.sort {
-                RootSort::Globals | RootSort::ThreadLocals | RootSort::Descriptor | RootSort::Library => {
+                sort if sort.is_static() => {
                     for part in without(&root.range, left_out) {
                         self.root_words(root, part);
                     }
                 }
                 RootSort::Stack | RootSort::WholeStack => self.root_words(root, root.range.clone()),
-                RootSort::Registers => {
+                _ => {
                     let id = self.graph.add_root(Root::Native(root.clone()), phase);
                     self.graph.begin_scan(id);
                     for (number, value) in root.values.iter().enumerate() {
@@ -90,7 +95,7 @@ impl Walk<'_, '_> {
                 ..root.clone()
             };
             let id = self.graph.add_root(Root::Native(part), self.phase);
-            if matches!(root.sort, RootSort::WholeStack | RootSort::Library) {
+            if root.sort == RootSort::WholeStack || is_doubtful(root.sort) {
                 self.graph.mark_weak(id);
             }
             self.graph.begin_scan(id);
