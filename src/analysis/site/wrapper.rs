@@ -25,7 +25,7 @@ const ALLOCATES: &str = "alloc allocate malloc calloc realloc reallocate xmalloc
 /// Words for what is requested and how, in any program.
 const GENERAL: &str = "\
     cuda cu hip gpu device dev host cpu pinned managed unified mem memory buffer buf byte bytes array tensor \
-    vector matrix block chunk storage object ptr pointer checked check safe unchecked unsafe try do or die fail \
+    vector matrix block chunk storage object ptr pointer checked check safe unchecked unsafe try retry do or die fail \
     throw must impl internal raw typed aligned align pitched pitch async stream zeroed zero zeros new get my our \
     helper wrapper wrapped wrap on in at for from with to of and x d n size pool arena";
 
@@ -125,6 +125,7 @@ mod tests {
             "mem::tryAllocBytes(int)",
             "allocGPUBuffer(int)",
             "my_malloc",
+            "alloc_with_retry",
             "xmalloc",
             "alloc2D(int, int)",
             "(anonymous namespace)::alloc(unsigned long)",
