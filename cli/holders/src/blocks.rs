@@ -42,8 +42,13 @@ impl BlockIndex {
             }
         }
         BlockIndex {
-            from: blocks.first().map_or(0, |block| block.address),
-            to: blocks.iter().map(end).max().unwrap_or(0),
+            from: (blocks.first().map(|block| block.address).into_iter())
+                .chain(reserved.first().map(|range| range.start))
+                .min()
+                .unwrap_or(0),
+            to: (blocks.iter().map(end).chain(reserved.iter().map(|range| range.end)))
+                .max()
+                .unwrap_or(0),
             blocks: blocks
                 .iter()
                 .copied()
@@ -78,14 +83,18 @@ impl BlockIndex {
         own.map(|block| block.address).collect()
     }
 
-    /// Around all blocks that were asked for.
+    /// Around all blocks and reserved ranges.
     pub fn span(&self) -> Range<u64> {
         self.from..self.to
     }
 
     /// The block that ends where this one begins.
     pub fn adjacent(&self, block: usize) -> Option<usize> {
-        let before = block.checked_sub(1).filter(|_| block < self.asked)?;
+        let address = self.blocks[block].address;
+        let before = self
+            .asked()
+            .partition_point(|other| other.address < address)
+            .checked_sub(1)?;
         (end(&self.blocks[before]) == self.blocks[block].address).then_some(before)
     }
 
@@ -196,5 +205,8 @@ mod tests {
         assert_eq!(index.find_reserved(0x9000), None);
         assert_eq!(index.in_reserved().collect::<Vec<_>>(), [(4, 1..3)]);
         assert_eq!((index.adjacent(4), index.of_driver().len()), (None, 4));
+        assert_eq!(index.span(), 0x1000..0x9200);
+        let index = BlockIndex::new(&blocks, &[0x1200..0x8000]);
+        assert_eq!(index.adjacent(4), Some(0), "the range may be the end of a block");
     }
 }

@@ -236,7 +236,8 @@ fn examine<'c, 's>(
     });
     // Pointers to static memory are constants too, and lead on.
     let is_made = |value| copy.granule(value).is_some() && modules.with_global(value).is_none();
-    let constants = modules.constants(copy, |value| index.find(value).is_some() || is_made(value));
+    let is_block = |value| index.find(value).is_some() || index.find_reserved(value).is_some();
+    let constants = modules.constants(copy, |value| is_block(value) || is_made(value));
     let no_roots = merged([&states[..], &native.locals_without_holders(&modules), &constants].concat());
     // PyTorch and JAX.
     let has_classes =
@@ -328,10 +329,11 @@ fn examine<'c, 's>(
         let is_shared = path.any(|node| walk.apart.entered.contains(&node));
         found.note = found.note.or(is_shared.then_some(SHARED));
     }
-    // Of two possible holders, a variable is named before a stack.
+    // Of two possible holders, a variable is named before what begins on a stack.
     for (found, end) in found.iter_mut().zip(&walk.ends) {
         if let (Some(by_stack), Some(end)) = (&found, end)
-            && end.phase < Phase::Stacks
+            && by_stack.possibly
+            && end.phase == Phase::Globals
             && is_of_stack(&walk.graph, by_stack.last.0)
         {
             *found = Some(by_end(&walk.graph, *end));

@@ -139,7 +139,9 @@ fn words(copy: &Image, index: &BlockIndex, wanted: &[bool], objects: &[u64]) -> 
     let is_near =
         |value: u64| (value.wrapping_sub(blocks.start) < block_bytes) | (value.wrapping_sub(first) < object_bytes);
     let found = copy.search(is_near, |address, value| {
-        let block = index.find(value).map(|(block, _)| block).filter(|block| wanted[*block]);
+        let own = index.find(value).map(|(block, _)| block).filter(|block| wanted[*block]);
+        let range = || index.find_reserved(value).filter(|(_, is_inside)| !is_inside);
+        let block = own.or_else(|| range().map(|(range, _)| range));
         (block.is_some() || to_objects.contains_key(&(value & !1))).then_some((address, value, block))
     });
     for (address, value, block) in found {
@@ -149,6 +151,14 @@ fn words(copy: &Image, index: &BlockIndex, wanted: &[bool], objects: &[u64]) -> 
         };
         if known.len() < KEPT {
             known.push(address);
+        }
+    }
+    for (range, blocks) in index.in_reserved() {
+        let Some(words) = to_blocks.remove(&range) else {
+            continue;
+        };
+        for block in blocks.filter(|block| wanted[*block]) {
+            to_blocks.entry(block).or_insert_with(|| words.clone());
         }
     }
     (to_blocks, to_objects)

@@ -48,6 +48,7 @@ impl Role {
         const SYSTEM: &str = "libc libpthread libdl libm librt ld ld-linux-x86-64 ld-linux-aarch64 libresolv libjemalloc libtcmalloc \
                               libtcmalloc_minimal libtcmalloc_minimal_debug libmimalloc libasan";
         const COMPILER: [&str; 4] = ["libnvrtc", "libnvrtc-builtins", "libnvJitLink", "libnvvm"];
+        // The name has a version, unlike those of most programs' own files.
         const LIBRARIES: [&str; 9] = [
             "libcublas",
             "libcudnn",
@@ -69,7 +70,7 @@ impl Role {
             Role::System
         } else if COMPILER.into_iter().any(is) {
             Role::Compiler
-        } else if starts_with_one(name, &LIBRARIES) {
+        } else if starts_with_one(name, &LIBRARIES) && name.contains(".so.") {
             Role::Library
         } else {
             Role::Program
@@ -115,7 +116,9 @@ impl Module {
             let variables = culeak::reader::open_regular(path).map(Variables::read);
             variables.unwrap_or_default()
         };
-        let debug = debug_files.and_then(|find| {
+        // A file without an id on the disk may be that of another build.
+        let is_known = self.file.is_some() || !self.build_id.is_empty();
+        let debug = debug_files.filter(|_| is_known).and_then(|find| {
             let build_id: String = self.build_id.iter().map(|byte| format!("{byte:02x}")).collect();
             find.0(self.file.as_deref().unwrap_or(Path::new(&self.path)), &build_id)
         });

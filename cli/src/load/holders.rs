@@ -495,12 +495,15 @@ fn reserved(snapshot: &Snapshot, found: &[(Block, Record)]) -> Vec<Range<u64>> {
     let has_several = |range: &Range<u64>| match &found[before(range.start)..before(range.end)] {
         [] => false,
         [(only, _)] if only.address == range.start => false,
-        within => within.iter().all(|(_, record)| record.is_mapped),
+        within => (within.iter()).all(|(block, record)| record.is_mapped && !record.cached && !block.of_torch),
     };
     let rows = snapshot.allocations.iter().filter(|row| row.kind == Kind::Reserved);
     let ranges = rows.map(|row| row.address..row.address.saturating_add(row.requested));
-    let mut ranges: Vec<Range<u64>> = ranges.filter(has_several).collect();
+    let mut ranges: Vec<Range<u64>> = ranges.collect();
     ranges.sort_unstable_by_key(|range| range.start);
+    // The driver's do not overlap.
+    ranges.dedup_by(|next, before| next.start < before.end);
+    ranges.retain(has_several);
     ranges
 }
 

@@ -78,7 +78,7 @@ impl Walk<'_, '_> {
 
     /// Whether memory apart from the copy may hold a block that nothing else does. Those of PyTorch are held by objects only.
     pub fn may_be_apart(&self) -> bool {
-        (0..self.index.len()).any(|block| {
+        (0..self.index.asked().len()).any(|block| {
             let is_explained =
                 self.found[block].is_some() || self.numbers[block].is_some() || self.ends[block].is_some();
             !is_explained && !self.index.is_of_torch(block)

@@ -120,7 +120,8 @@ impl Walk<'_, '_> {
         }
         for (range, blocks) in index.in_reserved() {
             // Memory elsewhere in the range is unmapped by another address.
-            let pointer = self.found[range].map(|pointer| Pointer {
+            let end = self.ends[range].map(|end| Pointer { weak: true, ..end });
+            let pointer = self.found[range].or(end).map(|pointer| Pointer {
                 weak: pointer.weak || pointer.interior,
                 ..pointer
             });

@@ -64,7 +64,9 @@ impl Walk<'_, '_> {
 
     #[inline]
     fn is_value(&mut self, from: NodeId, edge: Edge, value: u64) {
-        let found = [self.index.find(value), self.index.find_reserved(value)];
+        // Any number may lead into a range.
+        let range = self.index.find_reserved(value).filter(|(_, is_inside)| !is_inside);
+        let found = [self.index.find(value), range];
         for (block, interior) in found.into_iter().flatten() {
             let known = &mut self.numbers[block];
             // The value stack of a running function has stale references.

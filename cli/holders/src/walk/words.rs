@@ -365,7 +365,11 @@ impl Walk<'_, '_> {
 
     pub(super) fn storage(&mut self, from: NodeId, chunk: Chunk) {
         for place in 0..chunk.bytes.min(FIRST_BYTES) / 8 {
-            if let Some((block, interior)) = self.index.find(self.copy.word(chunk.start + place * 8)) {
+            let value = self.copy.word(chunk.start + place * 8);
+            for (block, interior) in [self.index.find(value), self.index.find_reserved(value)]
+                .into_iter()
+                .flatten()
+            {
                 self.block(from, Edge::word(place), block, interior);
             }
         }
