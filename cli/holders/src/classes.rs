@@ -329,10 +329,9 @@ fn examine<'c, 's>(
         let is_shared = path.any(|node| walk.apart.entered.contains(&node));
         found.note = found.note.or(is_shared.then_some(SHARED));
     }
-    // Of two possible holders, a variable is named before what begins on a stack.
+    // What begins on a stack is only possible, too, so a variable is named before it.
     for (found, end) in found.iter_mut().zip(&walk.ends) {
         if let (Some(by_stack), Some(end)) = (&found, end)
-            && by_stack.possibly
             && end.phase == Phase::Globals
             && is_of_stack(&walk.graph, by_stack.last.0)
         {
