@@ -141,7 +141,8 @@ fn words(copy: &Image, index: &BlockIndex, wanted: &[bool], objects: &[u64]) -> 
     let found = copy.search(is_near, |address, value| {
         let own = index.find(value).map(|(block, _)| block).filter(|block| wanted[*block]);
         let range = || index.find_reserved(value).filter(|(_, is_inside)| !is_inside);
-        let block = own.or_else(|| range().map(|(range, _)| range));
+        // The start of a range is that of a block at times.
+        let block = range().map(|(range, _)| range).or(own);
         (block.is_some() || to_objects.contains_key(&(value & !1))).then_some((address, value, block))
     });
     for (address, value, block) in found {
@@ -158,7 +159,8 @@ fn words(copy: &Image, index: &BlockIndex, wanted: &[bool], objects: &[u64]) -> 
             continue;
         };
         for block in blocks.filter(|block| wanted[*block]) {
-            to_blocks.entry(block).or_insert_with(|| words.clone());
+            let of_block: &mut Vec<u64> = to_blocks.entry(block).or_default();
+            of_block.extend(words.iter().take(KEPT.saturating_sub(of_block.len())));
         }
     }
     (to_blocks, to_objects)

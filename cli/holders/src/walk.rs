@@ -94,7 +94,8 @@ pub(crate) struct Walk<'w, 's> {
     pub records: Vec<Option<Pointer>>,
     /// Numbers in Python that equal an address in the block. They hold it only if nothing else does.
     pub numbers: Vec<Option<Pointer>>,
-    /// Words that equal the start of the block, but may be the end of the block before it. The same.
+    /// Words that equal the start of the block, but may be the end of the block before it. They are named if nothing else holds it, or a
+    /// stack alone.
     pub ends: Vec<Option<Pointer>>,
     /// What was found in memory that is not part of the copy.
     pub apart: InApart,
