@@ -322,7 +322,14 @@ fn what_cudas_libraries_note_holds_nothing_for_certain() {
         of_torch: false,
         is_handle: false,
     };
-    let blocks = [0x3_0210_0000, 0x3_0220_0000, 0x5000_0000_0000, 0x5001_0000_0000].map(block);
+    let blocks = [
+        0x3_0210_0000,
+        0x3_0220_0000,
+        0x5000_0000_0000,
+        0x5001_0000_0000,
+        0x5002_0000_0000,
+    ]
+    .map(block);
     let holders = search(&program.process(), &blocks, &Options::default()).expect("an answer");
     let said = |address| {
         let found = holders.blocks.iter().find(|found| found.address == address);
@@ -333,6 +340,12 @@ fn what_cudas_libraries_note_holds_nothing_for_certain() {
     assert_eq!(said(0x5001_0000_0000), (Class::Held, true), "noted by a library");
     assert_eq!(said(0x3_0210_0000), (Class::Held, true), "two numbers");
     assert_eq!(said(0x3_0220_0000), (Class::Held, false), "a variable");
+    let of_variable = holders.retainers.iter().find(|one| one.name.starts_with("given"));
+    let of_variable = of_variable.unwrap_or_else(|| panic!("{:?}", holders.retainers));
+    assert!(
+        of_variable.bytes == 1 << 20 && !of_variable.is_shared(),
+        "noted, too: {of_variable:?}"
+    );
 }
 
 #[test]

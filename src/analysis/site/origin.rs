@@ -71,12 +71,11 @@ pub(super) fn library_of_function(name: &str) -> Option<&'static str> {
     found.map(|(library, _)| *library)
 }
 
-/// The library that requested the memory, by the first frame outside cudart and the driver; of tensors, outside the functions that
-/// hand out PyTorch's memory: it keeps the workspaces that cuBLAS wants, from the first product of matrices on.
+/// The library that requested the memory, by the first frame outside cudart and the driver; of tensors, outside PyTorch's
+/// allocator: it keeps the workspaces that cuBLAS wants, from the first product of matrices on. The stack of the pool's memory begins
+/// in cudart.
 pub(super) fn library(frames: &[Frame]) -> Option<&'static str> {
-    let hands_out = |frame: &&Frame| {
-        frame.function.is_some_and(|name| name.starts_with("c10::")) && caching_allocator(frame, false).is_none()
-    };
+    let hands_out = |frame: &&Frame| frame.function.is_some_and(|name| name.starts_with("c10::"));
     let behind = frames.iter().take_while(hands_out).count();
     let requests = frames.get(behind).and_then(|frame| frame.function).map(plain);
     let is_workspace = |name: &str| name.starts_with("at::cuda::") && WORKSPACES.iter().any(|end| name.ends_with(end));

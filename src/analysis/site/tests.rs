@@ -488,7 +488,8 @@ fn memory_of_cuda_libraries_has_the_library_as_origin() {
     assert_eq!(library(&[RUNTIME, ("cublas_helper", "", "/opt/app"), MAIN]), None);
     let torch = "/v/site-packages/torch/lib/libtorch_cuda.so";
     let cache = |name| (name, "", "/v/site-packages/torch/lib/libc10_cuda.so");
-    let tensor = cache("c10::cuda::CUDACachingAllocator::Native::NativeCachingAllocator::allocate(unsigned long)");
+    let tensor = cache("c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::alloc_found_block(int)");
+    let allocate = cache("c10::cuda::CUDACachingAllocator::Native::NativeCachingAllocator::allocate(unsigned long)");
     let segment = cache("c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::alloc_block(int)");
     for (name, of) in [
         ("at::cuda::getCUDABlasLtWorkspace()", Some("cuBLAS")),
@@ -499,7 +500,11 @@ fn memory_of_cuda_libraries_has_the_library_as_origin() {
         ("at::cuda::getCurrentCUDABlasHandle(bool)", Some("cuBLAS")),
         ("at::native::addmm_out_cuda_impl(at::Tensor&)", None),
     ] {
-        assert_eq!(library(&[tensor, (name, "", torch), USER, MAIN]), of, "{name}");
+        assert_eq!(
+            library(&[tensor, allocate, (name, "", torch), USER, MAIN]),
+            of,
+            "{name}"
+        );
         assert_eq!(
             library(&[RUNTIME, segment, (name, "", torch), USER, MAIN]),
             None,

@@ -58,6 +58,11 @@ impl RootSort {
     pub fn is_static(self) -> bool {
         !matches!(self, RootSort::Registers | RootSort::Stack | RootSort::WholeStack)
     }
+
+    /// Whether the memory is that of the CUDA driver or one of its libraries at times: its words hold nothing for certain.
+    pub fn is_doubtful(self) -> bool {
+        matches!(self, RootSort::Stored | RootSort::Library)
+    }
 }
 
 /// Where a thread keeps its data.

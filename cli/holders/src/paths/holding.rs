@@ -8,7 +8,7 @@ use culeak::snapshot::Class;
 use crate::bits::Bits;
 use crate::findings::{Explanation, Findings};
 use crate::graph::dominators::Links;
-use crate::graph::{BlockEdge, Graph, NodeId, NodeKind, Pairs, Phase};
+use crate::graph::{BlockEdge, Graph, NodeId, NodeKind, Pairs, Phase, Root};
 use crate::{Block, Map, Set};
 
 /// Finds the objects to which only certain references lead, and adds the other references to them to those that are stale.
@@ -89,7 +89,12 @@ impl<'g> Holding<'g> {
             let found = &found[edge.block as usize];
             edge.interior && !found.interior && !found.possibly && graph.kind(edge.node) == NodeKind::Native
         };
-        let holds_nothing = |edge: &BlockEdge| edge.unusual || is_record(edge) || is_stale(edge) || is_inner(edge);
+        let is_noted = |edge: &BlockEdge| {
+            let is_certain = edge.weak && !found[edge.block as usize].possibly;
+            is_certain && is_noted_by_libraries(graph, edge.node)
+        };
+        let holds_nothing =
+            |edge: &BlockEdge| edge.unusual || is_record(edge) || is_stale(edge) || is_inner(edge) || is_noted(edge);
         let counts = |edge: &&BlockEdge| !holds_nothing(edge) && !doubtful[edge.block as usize];
         let to_blocks = graph.block_edges.iter().filter(counts);
         let mut edges: Vec<(u32, u32)> = to_blocks.map(|edge| (edge.node.0, nodes as u32 + edge.block)).collect();
@@ -121,6 +126,14 @@ impl<'g> Holding<'g> {
     fn is_useless(&self, from: NodeId, to: NodeId) -> bool {
         leads_back(self.graph, from, to, self.is_sure) || self.stale.has(from, to)
     }
+}
+
+/// Whether only memory of the CUDA driver or of its libraries leads to it, as far as the next few steps show.
+fn is_noted_by_libraries(graph: &Graph, node: NodeId) -> bool {
+    let mut near = graph.way_up(node).take(64);
+    let root = near.find(|node| graph.kind(*node) == NodeKind::Root);
+    let root = root.and_then(|root| graph.root(root));
+    matches!(root, Some(Root::Native(root)) if root.sort.is_doubtful())
 }
 
 /// What was searched last, such as native stacks and the interpreter's lists of free objects, has many stale words. They mean

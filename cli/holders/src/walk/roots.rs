@@ -11,11 +11,6 @@ use crate::python::{Rooted, Sort};
 /// The largest range whose word offsets fit in an edge.
 const ROOT_BYTES: u64 = 1 << 30;
 
-/// Whether the memory is that of the CUDA driver or one of its libraries at times: its words hold nothing for certain.
-fn is_doubtful(sort: RootSort) -> bool {
-    matches!(sort, RootSort::Stored | RootSort::Library)
-}
-
 impl Walk<'_, '_> {
     /// Everything that Python's roots lead to.
     pub fn search_python(&mut self) {
@@ -60,7 +55,7 @@ impl Walk<'_, '_> {
         self.phase = phase;
         for root in roots {
             // Variables come first, then what may belong to the CUDA driver or one of its libraries.
-            if is_doubtful(root.sort) {
+            if root.sort.is_doubtful() {
                 self.run();
             }
             match root.sort {
@@ -95,7 +90,7 @@ impl Walk<'_, '_> {
                 ..root.clone()
             };
             let id = self.graph.add_root(Root::Native(part), self.phase);
-            if root.sort == RootSort::WholeStack || is_doubtful(root.sort) {
+            if root.sort == RootSort::WholeStack || root.sort.is_doubtful() {
                 self.graph.mark_weak(id);
             }
             self.graph.begin_scan(id);
