@@ -47,6 +47,7 @@ mod points;
 mod pools;
 mod python;
 mod recording_file;
+mod removal;
 mod sampling;
 mod segments;
 mod segments_over_time;

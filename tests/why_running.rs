@@ -28,7 +28,7 @@ fn case(name: &str) -> (Waiting, Vec<u64>, String) {
     (victim, blocks, class)
 }
 
-fn json(words: &[&str]) -> Value {
+pub fn json(words: &[&str]) -> Value {
     let output = Command::new(culeak())
         .args(words)
         .env("CULEAK_CACHE_DIR", "")

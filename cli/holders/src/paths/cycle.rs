@@ -123,18 +123,18 @@ impl Cycles {
             ring.rotate_right(1);
             path.insert(0, (owner, edge));
         }
+        let nodes = |(place, edge): &(u32, Edge)| Some((node(names, *place)?, *edge));
+        let nodes: Vec<(NodeId, Edge)> = ring.iter().filter_map(nodes).collect();
+        let cut = advice(&links(names, &nodes));
         let text = match ring.is_empty() {
             true => format!("cycle of {} objects", self.sizes[&self.components[start as usize]]),
-            false => {
-                let nodes = |(place, edge): &(u32, Edge)| Some((node(names, *place)?, *edge));
-                let nodes = ring.iter().filter_map(nodes).collect();
-                text_of_nodes(names, nodes)
-            }
+            false => text_of_nodes(names, nodes),
         };
         let nodes = |(place, edge): (u32, Edge)| Some((node(names, place)?, edge));
         Cycle {
             text,
             path: path.into_iter().map_while(nodes).collect(),
+            cut,
             ..Cycle::default()
         }
     }
@@ -188,35 +188,89 @@ fn is_detail(names: &mut Names, owner: u32, edge: Edge) -> bool {
         || node(names, owner).is_some_and(|node| names.label(node, Kind::Object, edge).hidden)
 }
 
+/// An object of a cycle, with its reference to the next one.
+struct Link {
+    kind: Kind,
+    name: String,
+    edge: Edge,
+    /// `._forward_hooks`.
+    label: String,
+}
+
+type Fits = fn(&Link, &Link) -> bool;
+
+/// How to break a cycle, by a reference in it: the object that refers, and the next one. The first row that fits is said.
+const ADVICE: [(Fits, &str); 4] = [
+    (is_gradient, "set .grad to None"),
+    (is_context, "keep tensors with ctx.save_for_backward"),
+    (is_hook, "remove the hook: handle.remove()"),
+    (is_view, "keep view.clone() instead of the view"),
+];
+
+fn advice(links: &[Link]) -> Option<&'static str> {
+    let pairs = || links.iter().zip(links.iter().cycle().skip(1));
+    let row = ADVICE
+        .iter()
+        .find(|(fits, _)| pairs().any(|(link, next)| fits(link, next)));
+    row.map(|(_, words)| *words)
+}
+
+fn is_gradient(link: &Link, next: &Link) -> bool {
+    link.kind == Kind::AutogradMeta && next.kind == Kind::Tensor && torch::GRADIENT.contains(&link.edge.index())
+}
+
+fn is_context(link: &Link, next: &Link) -> bool {
+    link.kind == Kind::PyNode && next.kind == Kind::Object
+}
+
+/// Of a tensor or node, which keeps its hooks in objects of these classes; or of a module. A tensor's Python object may have a pointer to
+/// the dictionary of its hooks, too.
+fn is_hook(link: &Link, next: &Link) -> bool {
+    let is_native = link.kind == Kind::Native && link.name.starts_with("PyFunction") && link.name.contains("Hook");
+    let is_tensor = link.kind == Kind::Object && ["Tensor", "Parameter"].contains(&link.name.as_str());
+    let attribute = link.label.trim_matches(['.', '[', ']', '\'']);
+    let is_python = is_tensor && link.edge.kind() == EdgeKind::Word || torch::HOOKS.contains(&attribute);
+    is_native || is_python && next.name == "OrderedDict"
+}
+
+/// The base of a view, which is behind the fields that all tensors have. It may be one with its Python object.
+fn is_view(link: &Link, next: &Link) -> bool {
+    const COMMON: u64 = 8;
+    let is_there = link.name == "DifferentiableViewMeta" && link.edge.index() > COMMON;
+    link.kind == Kind::AutogradMeta && is_there && matches!(next.kind, Kind::Tensor | Kind::Object)
+}
+
+fn links(names: &mut Names, nodes: &[(NodeId, Edge)]) -> Vec<Link> {
+    let link = |&(node, edge): &(NodeId, Edge)| {
+        let kind = names.kind(node);
+        Link {
+            kind,
+            name: names.name(node, kind),
+            edge,
+            label: names.label(node, kind, edge).concrete,
+        }
+    };
+    nodes.iter().map(link).collect()
+}
+
 /// A cycle through Python and C++.
 fn of_ring(names: &mut Names, ring: Ring) -> Cycle {
-    let kinds: Vec<Kind> = ring.nodes.iter().map(|(node, _)| names.kind(*node)).collect();
-    let next = |nth: usize| kinds[(nth + 1) % kinds.len()];
-    let is_gradient = |nth: usize| {
-        let is_there = torch::GRADIENT.contains(&ring.nodes[nth].1.index());
-        kinds[nth] == Kind::AutogradMeta && next(nth) == Kind::Tensor && is_there
-    };
-    let is_context = |nth: usize| kinds[nth] == Kind::PyNode && next(nth) == Kind::Object;
-    let cut = match () {
-        () if (0..kinds.len()).any(is_gradient) => Some("set .grad to None"),
-        () if (0..kinds.len()).any(is_context) => Some("keep tensors with ctx.save_for_backward"),
-        () => None,
-    };
+    let links = links(names, &ring.nodes);
+    let is_at = |fits: Fits, nth: usize| fits(&links[nth], &links[(nth + 1) % links.len()]);
     // The text begins with the object that a user knows best, so cycles of the same objects have the same text.
     let mut nodes = ring.nodes.clone();
-    let begins = |nth: usize, names: &mut Names| {
-        let node = nodes[nth].0;
-        let order = match kinds[nth] {
-            _ if is_gradient((nth + 1) % kinds.len()) => 0,
-            Kind::Object if is_context((nth + kinds.len() - 1) % kinds.len()) => 1,
+    let begins = |nth: usize| {
+        let order = match links[nth].kind {
+            _ if is_at(is_gradient, (nth + 1) % links.len()) => 0,
+            Kind::Object if is_at(is_context, (nth + links.len() - 1) % links.len()) => 1,
             Kind::Object => 2,
             Kind::Tensor => 4,
-            _ if names.searched.graph.kind(node) == NodeKind::Python => 3,
+            _ if names.searched.graph.kind(nodes[nth].0) == NodeKind::Python => 3,
             _ => 5,
         };
-        (order, names.name(node, kinds[nth]))
+        (order, &links[nth].name)
     };
-    let first = (0..kinds.len()).min_by_key(|nth| begins(*nth, names)).unwrap_or(0);
+    let first = (0..links.len()).min_by_key(|nth| begins(*nth)).unwrap_or(0);
     let path = match first {
         0 => Vec::new(),
         first => nodes[first..].to_vec(),
@@ -224,7 +278,7 @@ fn of_ring(names: &mut Names, ring: Ring) -> Cycle {
     nodes.rotate_left(first);
     Cycle {
         is_kept: !ring.is_collected,
-        cut,
+        cut: advice(&links),
         text: text_of_nodes(names, nodes),
         path,
     }
@@ -307,4 +361,67 @@ fn components(garbage: &Garbage) -> Vec<u32> {
         }
     }
     components
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::EdgeKind;
+
+    fn link(kind: Kind, name: &str, word: u64, label: &str) -> Link {
+        Link {
+            kind,
+            name: name.to_owned(),
+            edge: Edge::new(EdgeKind::Word, word),
+            label: label.to_owned(),
+        }
+    }
+
+    #[test]
+    fn each_cycle_has_the_advice_that_breaks_it() {
+        let tensor = || link(Kind::Tensor, "TensorImpl", 3, "");
+        let named = |name, label| link(Kind::Object, name, 0, label);
+        let object = |label| named("Tensor", label);
+        let dict = |name| link(Kind::Container, name, 0, "[0]");
+        let function = || link(Kind::Function, "function hook", 1, ".__closure__");
+        let meta = |word| link(Kind::AutogradMeta, "AutogradMeta", word, "");
+        let view = |word| link(Kind::AutogradMeta, "DifferentiableViewMeta", word, "");
+        let native = |name| link(Kind::Native, name, 1, "");
+        let copy = Some("keep view.clone() instead of the view");
+        let hook = Some("remove the hook: handle.remove()");
+        let cycles = [
+            (vec![tensor(), meta(2), tensor()], Some("set .grad to None")),
+            (
+                vec![link(Kind::PyNode, "PyNode", 40, ""), object(".saved")],
+                Some("keep tensors with ctx.save_for_backward"),
+            ),
+            // Of a leaf, of a result or node, and after accumulation.
+            (vec![tensor(), native("PyFunctionTensorPreHook"), function()], hook),
+            (vec![tensor(), native("PyFunctionPostHook"), function()], hook),
+            (vec![tensor(), native("PyFunctionTensorPostAccGradHooks")], hook),
+            (
+                vec![named("dict", "['_forward_hooks']"), dict("OrderedDict"), function()],
+                hook,
+            ),
+            (
+                vec![named("Linear", "._backward_pre_hooks"), dict("OrderedDict"), function()],
+                hook,
+            ),
+            (vec![object(""), dict("OrderedDict"), function()], hook),
+            (vec![object(".last"), tensor(), view(17), tensor()], copy),
+            (vec![object(".last"), tensor(), view(17)], copy),
+            (vec![view(5), tensor()], Some("set .grad to None")),
+            // Its function may have a Python object.
+            (vec![view(3), object("")], None),
+            // Other fields of a tensor, and other names and types.
+            (vec![meta(17), tensor()], None),
+            (vec![named("Pair", "._hooks"), dict("OrderedDict"), function()], None),
+            (vec![named("Linear", "._forward_hooks"), dict("list"), function()], None),
+            (vec![native("HookList"), function()], None),
+            (vec![], None),
+        ];
+        for (nth, (links, expected)) in cycles.iter().enumerate() {
+            assert_eq!(advice(links), *expected, "{nth}");
+        }
+    }
 }

@@ -108,7 +108,7 @@ fn of_host(names: &mut Names, blocks: &[Block], tree: &Tree, explained: &Set<Nod
     places.retain(|place| may_have_name(names, NodeId(tree.nodes[*place as usize].node)));
     let is_shared = |place: &u32| tree.holders(*place).nth(1).is_some();
     let shared: Vec<u32> = places.iter().copied().filter(is_shared).collect();
-    let ways = Ways::find(names, tree, &shared, explained, blocks);
+    let mut ways = Ways::find(names, tree, &shared, explained, blocks);
     let above = parents(&tree.nodes, &places);
     let mut is_below = vec![false; places.len()];
     let mut found = Vec::new();
@@ -118,7 +118,7 @@ fn of_host(names: &mut Names, blocks: &[Block], tree: &Tree, explained: &Set<Nod
             is_below[nth] = true;
             continue;
         }
-        if let Some(holder) = holder_at(names, tree, &ways, place, true, &mut budget) {
+        if let Some(holder) = holder_at(names, tree, &mut ways, place, true, &mut budget) {
             is_below[nth] = true;
             let host = tree.nodes[place as usize].host;
             found.push(Holder { host, ..holder });
@@ -220,11 +220,11 @@ fn choose(names: &mut Names, tree: &Tree, explained: &Set<NodeId>, blocks: &[Blo
     let candidates = ends_of_chains(entries, candidates);
     let shared = candidates.iter().filter(|candidate| candidate.is_shared);
     let shared: Vec<u32> = shared.map(|candidate| candidate.place).collect();
-    let ways = Ways::find(names, tree, &shared, explained, blocks);
+    let mut ways = Ways::find(names, tree, &shared, explained, blocks);
     let mut named: Vec<(u32, Holder)> = Vec::new();
     let mut budget = BUDGET;
     for Candidate { place, has_name, .. } in candidates {
-        let holder = holder_at(names, tree, &ways, place, has_name, &mut budget);
+        let holder = holder_at(names, tree, &mut ways, place, has_name, &mut budget);
         named.extend(holder.map(|holder| (place, holder)));
     }
     let mut kept = without_chains(entries, named);
@@ -241,7 +241,7 @@ fn choose(names: &mut Names, tree: &Tree, explained: &Set<NodeId>, blocks: &[Blo
 fn holder_at(
     names: &mut Names,
     tree: &Tree,
-    ways: &Ways,
+    ways: &mut Ways,
     place: u32,
     has_name: bool,
     budget: &mut usize,

@@ -8,6 +8,14 @@ use crate::starts_with_one;
 /// older ABI, such as PyTorch from PyPI up to 2.6.
 pub(super) const GRADIENT: [u64; 2] = [2, 5];
 
+/// The attributes of a module in which its hooks are.
+pub(super) const HOOKS: [&str; 4] = [
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+];
+
 /// How paths call what is known about a class.
 pub(super) fn kind_of(class: ClassKind) -> Kind {
     match class {

@@ -16,6 +16,7 @@ use super::names::{Names, Place};
 use super::retained::{may_have_name, words_of};
 use super::text;
 use super::trees::UNCOLLECTED;
+use crate::counted;
 use crate::graph::dominators::Tree;
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind, Root};
 use crate::native::RootSort;
@@ -84,7 +85,7 @@ impl Ways {
     }
 
     /// The different names of the references to a place; `None` if none has a name.
-    pub fn shared(&self, names: &mut Names, tree: &Tree, place: u32, budget: &mut usize) -> Option<Shared> {
+    pub fn shared(&mut self, names: &mut Names, tree: &Tree, place: u32, budget: &mut usize) -> Option<Shared> {
         let node = tree.nodes[place as usize].node;
         let nodes = names.searched.graph.len();
         let object = ((node as usize) < nodes).then_some(NodeId(node));
@@ -125,7 +126,7 @@ impl Ways {
         }
         let most = shared.names.len() + OUTSIDE;
         for (holder, at) in outside(tree, place, nodes, &on_paths) {
-            match name_outside(names, holder, at, budget) {
+            match name_outside(names, holder, at, budget, &mut self.steps) {
                 Some(name) if shared.names.contains(&name) => {}
                 Some(name) if shared.names.len() < most => shared.names.push(name),
                 _ => shared.more += 1,
@@ -175,8 +176,14 @@ fn outside(tree: &Tree, place: u32, nodes: usize, on_paths: &Set<NodeId>) -> Vec
     found
 }
 
-/// What to call a holder from outside. `None`: it has no name.
-fn name_outside(names: &mut Names, holder: NodeId, at: NodeId, budget: &mut usize) -> Option<String> {
+/// What to call the reference of a holder from outside. `None`: it has no name.
+fn name_outside(
+    names: &mut Names,
+    holder: NodeId,
+    at: NodeId,
+    budget: &mut usize,
+    steps: &mut usize,
+) -> Option<String> {
     let path = names.path(holder, budget);
     let graph = &names.searched.graph;
     let is_node = (at.0 as usize) < graph.len();
@@ -193,10 +200,22 @@ fn name_outside(names: &mut Names, holder: NodeId, at: NodeId, budget: &mut usiz
     let parent = if is_node { graph.parent(at) } else { None };
     let (to, (from, edge)) = match parent.filter(|(parent, _)| *parent == holder) {
         Some(reference) => (at, reference),
-        None => (holder, graph.parent(holder)?),
+        // The shortest path to it is another one.
+        None => match is_node.then(|| edge_to(names, holder, at, steps)).flatten() {
+            Some(edge) => (at, (holder, edge)),
+            None => (holder, names.searched.graph.parent(holder)?),
+        },
     };
-    let object = Some(to).filter(|to| is_object(*to));
+    let object = Some(to).filter(|to| names.searched.graph.kind(*to) == NodeKind::Python);
     name(names, from, edge, object, budget).map(|(name, _)| name)
+}
+
+fn edge_to(names: &mut Names, from: NodeId, to: NodeId, steps: &mut usize) -> Option<Edge> {
+    let mut left = BUDGET.checked_sub(*steps).filter(|left| *left > 0)? as u64;
+    let is_root = names.searched.graph.kind(from) == NodeKind::Root;
+    let edge = (!is_root).then(|| counted::edge(names.searched, from, to, &mut left));
+    *steps = BUDGET - left as usize;
+    edge.flatten()
 }
 
 impl Ways {

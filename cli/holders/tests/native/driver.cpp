@@ -19,7 +19,7 @@ struct Record {
     Record *next;
     Context *context;
 };
-// Knows some records, and the addresses of all blocks.
+// Knows some records, and the addresses of all blocks, also of freed ones.
 struct Index {
     Record *first, *last;
     std::set<void *> addresses;
@@ -47,6 +47,8 @@ extern "C" void driver_add(void *block) {
     context->index->last = context->index->first;
     context->index->first = record;
     context->index->addresses.insert(block);
+    // Of a freed block, whose memory the pool keeps.
+    context->index->addresses.insert((char *)block + 0x8000);
     context->by_address[block] = record;
     context->hashed[block] = *record;
     context->all.push_back(block);

@@ -16,6 +16,7 @@ def tensor(expected, note="", of=None, **options):
 
 
 KEPT = "gc.collect() does not free it"
+HOOK = "remove the hook: handle.remove()"
 
 
 def function(wraps_storage):
@@ -65,18 +66,30 @@ def gradient_with_a_graph():
 
 
 def hook_of_a_leaf():
-    leaf = tensor("Tensor", requires_grad=True)
+    leaf = tensor("Tensor", HOOK, requires_grad=True)
     leaf.register_hook(lambda gradient, leaf=leaf: gradient)
 
 
 def hook_of_a_result():
-    result = tensor("Tensor", KEPT, torch.ones(4096, requires_grad=True) * 2)
+    result = tensor("Tensor", KEPT + "; " + HOOK, torch.ones(4096, requires_grad=True) * 2)
     result.register_hook(lambda gradient, result=result: gradient)
 
 
 def hook_after_accumulation():
-    leaf = tensor("Tensor", KEPT, requires_grad=True)
+    leaf = tensor("Tensor", KEPT + "; " + HOOK, requires_grad=True)
     leaf.register_post_accumulate_grad_hook(lambda _, leaf=leaf: None)
+
+
+def hooks_of_a_node():
+    for register in ("register_hook", "register_prehook"):
+        result = tensor("Tensor.grad_fn → MulBackward0", KEPT + "; " + HOOK, torch.ones(4096, requires_grad=True) * 2)
+        getattr(result.grad_fn, register)(lambda *_, result=result: None)
+
+
+def hook_of_a_module():
+    module = torch.nn.Linear(64, 64)
+    module.register_forward_hook(lambda *_, module=module: None)
+    tensor("Linear._forward_hooks", HOOK, module.weight.detach())
 
 
 def loss_of_a_leaf():
@@ -85,7 +98,7 @@ def loss_of_a_leaf():
 
 
 def view():
-    base = tensor("Tensor.last → Tensor", KEPT)
+    base = tensor("Tensor.last → Tensor", KEPT + "; keep view.clone() instead of the view")
     base.last = base[10:]
 
 
@@ -104,6 +117,8 @@ gradient_with_a_graph()
 hook_of_a_leaf()
 hook_of_a_result()
 hook_after_accumulation()
+hooks_of_a_node()
+hook_of_a_module()
 loss_of_a_leaf()
 view()
 never_released()

@@ -9,7 +9,8 @@
 //! 2. A chunk with the address that leads to a record of the same block is a record.
 //! 3. So are chunks of equal form (offset of the address, and how often), most of which lead to records.
 //! 4. So are chunks of equal form that are linked with each other, if everything else that leads to them also leads to
-//!    records.
+//!    records. The records of freed blocks, which the driver's pools keep, may be between them: chunks of their size to which they
+//!    lead, with an address at the same place that is near those of blocks.
 //!
 //! An object of the program with the address of a block has none of these: programs have no pointers to records, only to
 //! handles, some of which are marked. A single such pointer may be left from a freed chunk, so it decides nothing beyond its own block. For the same
@@ -138,6 +139,12 @@ fn of_block(driver: &Driver, copy: &Image, native: &Native, mentions: &[Mention]
 fn of_equal_form(driver: &mut Driver, copy: &Image, native: &Native, mentions: &ByBlock) {
     /// Fewer may be a coincidence.
     const FEWEST: usize = 3;
+    /// How far from the blocks freed ones may have been.
+    const NEAR: u64 = 1 << 30;
+    /// By how much pieces of memory for equal objects differ: malloc does not cut off less.
+    const REST: u64 = 16;
+    /// Records of freed blocks that are looked at.
+    const GAPS: usize = 1 << 16;
     let mut forms: Map<(u64, u32), Vec<Chunk>> = Map::default();
     for mention in mentions.values().filter(|of_one| of_one.len() <= MOST).flatten() {
         if !driver.has(copy, &mention.chunk) {
@@ -146,7 +153,10 @@ fn of_equal_form(driver: &mut Driver, copy: &Image, native: &Native, mentions: &
         }
     }
     let mut linked: Map<u64, Vec<Chunk>> = Map::default();
-    for chunks in forms.into_values() {
+    let (first, last) = (mentions.keys().min().copied(), mentions.keys().max().copied());
+    let near = first.unwrap_or(0).saturating_sub(NEAR)..last.unwrap_or(0).saturating_add(NEAR);
+    let mut left = GAPS;
+    for ((offset, _), chunks) in forms {
         let leads = |chunk: &Chunk| targets(copy, native, chunk).any(|target| driver.has_record(copy, &target));
         let (leading, others): (Vec<Chunk>, Vec<Chunk>) = chunks.iter().partition(|chunk| leads(chunk));
         if leading.len() >= others.len() {
@@ -154,14 +164,25 @@ fn of_equal_form(driver: &mut Driver, copy: &Image, native: &Native, mentions: &
                 driver.add(copy, native, chunk);
             }
         }
-        let own: Set<u64> = others.iter().map(|chunk| chunk.start).collect();
+        let mut own: Set<u64> = others.iter().map(|chunk| chunk.start).collect();
         if own.len() < FEWEST {
             continue;
         }
-        for chunk in &others {
-            for target in targets(copy, native, chunk).filter(|target| own.contains(&target.start)) {
+        let mut open = others;
+        while let Some(chunk) = open.pop() {
+            for target in targets(copy, native, &chunk) {
+                let is_like =
+                    || target.bytes.abs_diff(chunk.bytes) <= REST && near.contains(&copy.word(target.start + offset));
+                if !own.contains(&target.start) {
+                    if left == 0 || !is_like() || driver.has(copy, &target) {
+                        continue;
+                    }
+                    left -= 1;
+                    own.insert(target.start);
+                    open.push(target);
+                }
                 linked.entry(chunk.start).or_default().push(target);
-                linked.entry(target.start).or_default().push(*chunk);
+                linked.entry(target.start).or_default().push(chunk);
             }
         }
     }
