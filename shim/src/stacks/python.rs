@@ -17,7 +17,8 @@ use culeak::recording::{CodeSeen, Recording};
 pub const TEXT: usize = 256 << 10;
 
 /// The hash of the calling thread's Python frames; `None` if it has none.
-#[inline(always)]
+#[inline(never)]
+#[unsafe(link_section = ".text.culeak_events")]
 pub fn hash(depth: usize) -> Option<u64> {
     let mut hashes = [0x5079_7468_6f6e_0001, 0];
     let end = python::walk(depth, |seen| match seen {
