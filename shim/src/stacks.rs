@@ -1,8 +1,8 @@
 //! Stacks: native frames with Python frames in between. Each distinct stack is stored once.
 //!
-//! A stack that its thread has seen twice is known by the words that led through its native frames, and by the hash of
-//! its Python frames and of what is beyond it ([`culeak_walker::ReadSets`]). Any other known stack costs a walk, a hash
-//! and one look-up. The hash covers the addresses of native frames, and of Python frames the code object and the
+//! A stack that its thread has seen twice is known by the words that led through its native frames, and by those of its Python
+//! frames ([`culeak_cpython::Chains`]) or the hash of them and of what is beyond it ([`culeak_walker::ReadSets`]). Any other
+//! known stack costs a walk, a hash and one look-up. The hash covers the addresses of native frames, and of Python frames the code object and the
 //! position in it. Only for a new stack are the two merged. It is stored frame by frame, outermost first, as (module,
 //! address in the module) or (function, instruction), so that it stays valid after another module or function is loaded
 //! at the same address.

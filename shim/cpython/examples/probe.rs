@@ -66,10 +66,13 @@ pub unsafe extern "C" fn probe(text: *mut u8, room: usize, limit: usize) -> usiz
     length
 }
 
+/// A chain, the limit of the walk, and what it reported.
+type Known = (u32, usize, Vec<Seen>, End);
+
 /// How many of the thread's chains hold. It is an error if any holds whose frames were others.
 fn compare_with_chains(seen: &[Seen], end: End, limit: usize) -> usize {
     thread_local! {
-        static KNOWN: RefCell<(Chains, Vec<(u32, usize, Vec<Seen>, End)>)> = RefCell::default();
+        static KNOWN: RefCell<(Chains, Vec<Known>)> = const { RefCell::new((Chains::none(), vec![])) };
     }
     KNOWN.with_borrow_mut(|(chains, known)| {
         // SAFETY: the thread's own.
@@ -87,8 +90,7 @@ fn compare_with_chains(seen: &[Seen], end: End, limit: usize) -> usize {
             unsafe { chains.clear() };
         }
         // SAFETY: as above.
-        let chain = unsafe { chains.remember() };
-        if chain != 0 {
+        if let Some(chain) = unsafe { chains.remember() } {
             assert!(holds(chain), "{seen:?}");
             known.push((chain, limit, seen.to_vec(), end));
         }

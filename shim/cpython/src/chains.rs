@@ -29,7 +29,7 @@ use crate::chain::{Link, Start, directly};
 use crate::interpreter::{Interpreter, ready};
 use crate::layout::{Chain, OBJECT_SIZE, OBJECT_TYPE};
 use crate::memory::{Direct, Memory, View, read_before};
-use culeak_walker::mix_in;
+use culeak_walker::{mapped, mix_in};
 
 /// 128 KiB for each thread.
 const NODES: usize = 2048;
@@ -38,24 +38,20 @@ const FULL: u32 = 3 * NODES as u32 / 4;
 /// The most frames of a chain.
 const LONGEST: usize = 256;
 
-/// Chains of one thread at a time.
-pub struct Chains(UnsafeCell<State>);
+/// Chains of one thread at a time. Null: none yet.
+pub struct Chains(UnsafeCell<*mut Table>);
 
 // SAFETY: used by one walk at a time, as callers promise.
 unsafe impl Sync for Chains {}
 
-struct State {
-    /// Null: not mapped yet.
-    table: *mut Table,
-    count: u32,
-}
-
+/// Zeros are a table without nodes.
 #[repr(C)]
 struct Table {
     /// Of open addressing. The first is not used, so that 0 names no chain.
     nodes: [Node; NODES],
     /// A chain that is being read, innermost first.
     read: [Node; LONGEST],
+    count: u32,
 }
 
 /// What a walk reads of a frame, and the node of its caller. Zeros are none.
@@ -97,11 +93,8 @@ impl Parts {
 }
 
 impl Chains {
-    pub const fn new() -> Chains {
-        Chains(UnsafeCell::new(State {
-            table: std::ptr::null_mut(),
-            count: 0,
-        }))
+    pub const fn none() -> Chains {
+        Chains(UnsafeCell::new(std::ptr::null_mut()))
     }
 
     /// Whether the calling thread's frames are those of a chain.
@@ -118,40 +111,40 @@ impl Chains {
     /// As of `hold`.
     #[inline(always)]
     unsafe fn hold_in(&self, interpreter: &Interpreter, chain: u32) -> bool {
-        // SAFETY: the table is mapped, since a chain was remembered.
-        let nodes = unsafe { &(*(*self.0.get()).table).nodes };
-        directly(interpreter, interpreter.this_thread(), |thread| {
-            holds(interpreter, thread, nodes, chain)
-        }) == Some(true)
+        // SAFETY: mapped, since a chain was remembered.
+        let nodes = unsafe { &(**self.0.get()).nodes };
+        let holds = |thread| holds(interpreter, thread, nodes, chain);
+        directly(interpreter, interpreter.this_thread(), holds) == Some(true)
     }
 
-    /// Remembers the calling thread's frames as a chain; 0 if they cannot be.
+    /// Remembers the calling thread's frames as a chain, if they can be.
     ///
     /// # Safety
     /// No other walk uses these chains meanwhile.
-    #[cold]
-    #[inline(never)]
-    pub unsafe fn remember(&self) -> u32 {
+    pub unsafe fn remember(&self) -> Option<u32> {
         // SAFETY: as promised.
-        ready()
-            .and_then(|interpreter| unsafe { self.remember_in(interpreter) })
-            .unwrap_or(0)
+        unsafe { self.remember_in(ready()?) }
     }
 
     /// # Safety
     /// As of `remember`.
+    #[cold]
     unsafe fn remember_in(&self, interpreter: &Interpreter) -> Option<u32> {
         if interpreter.layout.chain != Chain::EntryFrame {
             return None;
         }
-        // SAFETY: the caller's promise.
-        let state = unsafe { &mut *self.0.get() };
-        let chain = directly(interpreter, interpreter.this_thread(), |thread| {
-            let table = state.table()?;
+        // SAFETY: the caller's promise; the table is never unmapped, and integers, of which every value is valid.
+        let table = unsafe {
+            let table = &mut *self.0.get();
+            if table.is_null() {
+                *table = mapped()?;
+            }
+            &mut **table
+        };
+        directly(interpreter, interpreter.this_thread(), |thread| {
             let count = read(interpreter, thread, &mut table.read)?;
-            (0..count).rev().try_fold(0, |outer, place| state.node(place, outer))
-        });
-        chain.flatten()
+            (0..count).rev().try_fold(0, |outer, place| table.node(place, outer))
+        })?
     }
 
     /// Whether no more nodes fit.
@@ -159,28 +152,17 @@ impl Chains {
     /// # Safety
     /// As of `remember`.
     pub unsafe fn is_full(&self) -> bool {
-        // SAFETY: the caller's promise.
-        unsafe { (*self.0.get()).count >= FULL }
+        // SAFETY: as in `remember_in`.
+        unsafe { (*self.0.get()).as_ref() }.is_some_and(|table| table.count >= FULL)
     }
 
+    /// Forgets all chains, of which there are some.
+    ///
     /// # Safety
-    /// As of `remember`; the names of all chains are forgotten.
-    #[cold]
+    /// As of `remember`.
     pub unsafe fn clear(&self) {
-        // SAFETY: the caller's promise; null, or mapped and never unmapped. Zeros are no nodes.
-        unsafe {
-            let state = &mut *self.0.get();
-            if let Some(table) = state.table.as_mut() {
-                std::ptr::write_bytes(&raw mut table.nodes, 0, 1);
-            }
-            state.count = 0;
-        }
-    }
-}
-
-impl Default for Chains {
-    fn default() -> Chains {
-        Chains::new()
+        // SAFETY: as in `remember_in`.
+        unsafe { (*self.0.get()).write_bytes(0, 1) };
     }
 }
 
@@ -189,6 +171,7 @@ fn holds(interpreter: &Interpreter, thread: u64, nodes: &[Node; NODES], chain: u
     let Some(Start { mut frame, .. }) = Start::of(interpreter, thread, &mut Direct::new()) else {
         return false;
     };
+    let layout = &interpreter.layout;
     let mut at = chain;
     while at != 0 {
         let node = &nodes[at as usize % NODES];
@@ -196,8 +179,7 @@ fn holds(interpreter: &Interpreter, thread: u64, nodes: &[Node; NODES], chain: u
             return false;
         }
         // SAFETY: a walk has read this frame.
-        let here = unsafe { read_before(frame, interpreter.layout.frame.bytes) };
-        let link = Link::read(&interpreter.layout.frame, here, frame);
+        let link = Link::read(&layout.frame, unsafe { read_before(frame, layout.frame.bytes) }, frame);
         let differs =
             (link.code ^ node.code) | (link.instruction ^ node.instruction) | u64::from(link.copy ^ node.copy);
         if link.owner != node.owner || link.is_python() && differs != 0 {
@@ -205,7 +187,7 @@ fn holds(interpreter: &Interpreter, thread: u64, nodes: &[Node; NODES], chain: u
         }
         if link.is_python() {
             // SAFETY: a walk has read the code object at the address that has just been compared.
-            let object = unsafe { read_before(link.code, interpreter.layout.code.bytes) };
+            let object = unsafe { read_before(link.code, layout.code.bytes) };
             if Parts::of(interpreter, object) != Some(node.parts) {
                 return false;
             }
@@ -215,20 +197,19 @@ fn holds(interpreter: &Interpreter, thread: u64, nodes: &[Node; NODES], chain: u
     frame == 0
 }
 
-/// Reads the frames of a thread that has some. Returns their number; `None` if they are too many, lead to something else or have no
-/// version.
+/// Reads a thread's frames. Returns their number; `None` if they are too many, lead to something else or have no version.
 fn read(interpreter: &Interpreter, thread: u64, nodes: &mut [Node; LONGEST]) -> Option<usize> {
     let (mut frames, mut codes) = (Direct::new(), Direct::new());
     let Start { mut frame, .. } = Start::of(interpreter, thread, &mut frames)?;
     let mut count = 0;
     while frame != 0 {
         let link = Link::of(interpreter, &mut frames, frame)?;
-        let parts = match link.is_python() {
-            true => Parts::of(interpreter, codes.object(link.code, interpreter.layout.code.bytes)?)?,
-            false => Parts::default(),
-        };
-        if link.is_python() && parts.version == 0 {
-            return None;
+        let mut parts = Parts::default();
+        if link.is_python() {
+            parts = Parts::of(interpreter, codes.object(link.code, interpreter.layout.code.bytes)?)?;
+            if parts.version == 0 {
+                return None;
+            }
         }
         *nodes.get_mut(count)? = Node {
             frame,
@@ -239,45 +220,26 @@ fn read(interpreter: &Interpreter, thread: u64, nodes: &mut [Node; LONGEST]) -> 
             parts,
             owner: link.owner,
         };
-        count += 1;
-        frame = link.previous;
+        (frame, count) = (link.previous, count + 1);
     }
     Some(count)
 }
 
-impl State {
-    fn table(&mut self) -> Option<&mut Table> {
-        if self.table.is_null() {
-            self.table = culeak_walker::mapped()?;
-        }
-        // SAFETY: mapped and never unmapped; integers, of which every value is valid.
-        Some(unsafe { &mut *self.table })
-    }
-
+impl Table {
     /// The node of the frame that was read at this place, whose caller has the node `outer`.
     fn node(&mut self, place: usize, outer: u32) -> Option<u32> {
-        let is_full = self.count >= FULL;
-        let table = self.table()?;
-        let node = Node {
-            outer,
-            ..table.read[place]
-        };
+        let mut node = self.read[place];
+        node.outer = outer;
         let mixed = mix_in(mix_in(node.frame, node.instruction), u64::from(outer));
         let mut at = (mixed >> (64 - NODES.ilog2())) as usize;
-        loop {
-            match table.nodes.get_mut(at).filter(|_| at != 0) {
-                Some(known) if *known == node => return Some(at as u32),
-                Some(free) if free.frame == 0 => {
-                    if is_full {
-                        return None;
-                    }
-                    *free = node;
-                    self.count += 1;
-                    return Some(at as u32);
-                }
-                _ => at = (at + 1) % NODES,
-            }
+        while at == 0 || self.nodes[at].frame != 0 && self.nodes[at] != node {
+            at = (at + 1) % NODES;
         }
+        if self.nodes[at].frame == 0 {
+            self.count = Some(self.count + 1).filter(|&count| count <= FULL)?;
+            self.nodes[at] = node;
+        }
+        Some(at as u32)
     }
 }
 

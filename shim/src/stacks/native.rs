@@ -18,7 +18,7 @@ static LIBGCC: AtomicBool = AtomicBool::new(false);
 static READ_SETS: [ReadSets; OWN] = [const { ReadSets::new() }; OWN];
 
 /// Their Python frames. Used only by the walk that uses the read sets.
-static CHAINS: [Chains; OWN] = [const { Chains::new() }; OWN];
+static CHAINS: [Chains; OWN] = [const { Chains::none() }; OWN];
 
 pub fn set_libgcc(libgcc: bool) {
     LIBGCC.store(libgcc, Relaxed);
@@ -134,14 +134,9 @@ pub fn remember(at: Registers, depth: usize, hash: u64, (key, is_python_key): (u
     let Some(sets) = READ_SETS.get(shard.number()).filter(|_| !uses_libgcc()) else {
         return;
     };
-    let chains = &CHAINS[shard.number()];
     // SAFETY: as above.
     if unsafe { sets.found_again(at, key, stack) } {
         return;
-    }
-    // SAFETY: the calling thread's; they are cleared while the read sets are in use, and no entry has any of them.
-    if unsafe { chains.is_full() } {
-        sets.forget(|| unsafe { chains.clear() });
     }
     let mut native = Native::none(depth);
     let keep = |address| {
@@ -149,13 +144,19 @@ pub fn remember(at: Registers, depth: usize, hash: u64, (key, is_python_key): (u
         !native.cut
     };
     // SAFETY: as above.
-    if let Some(kept) = unsafe { sets.walk(at, keep) }
-        && native.hash() == hash
-    {
-        // SAFETY: as above; the read sets are in use.
-        let chain = if is_python_key { unsafe { chains.remember() } } else { 0 };
-        kept.remember(key, stack, chain);
-    }
+    let Some(mut kept) = (unsafe { sets.walk(at, keep) }).filter(|_| native.hash() == hash) else {
+        return;
+    };
+    let chains = &CHAINS[shard.number()];
+    // SAFETY: the read sets are in use by this walk, and no stack has any of the chains that are cleared.
+    let chain = unsafe {
+        if chains.is_full() {
+            kept.forget_all();
+            return chains.clear();
+        }
+        if is_python_key { chains.remember() } else { None }
+    };
+    kept.remember(key, stack, chain.unwrap_or(0));
 }
 
 /// The hash of the calling thread's native stack; `None` if it is empty.

@@ -33,6 +33,8 @@
 //! interrupted, proceeds without. If that code never continues, they are not used again. In a forked child neither: the
 //! fork may have come from that handler.
 //!
+//! The key is asked for only where what the caller keeps beside the expected entry does not imply it.
+//!
 //! The caller remembers a stack at its second sighting. A program that has more stacks than fit would remember each in
 //! vain: each costs a credit, which a stack found earns, and without credit one of [`FEW`] is remembered.
 
@@ -217,18 +219,12 @@ impl ReadSets {
         Some(InUse(self))
     }
 
-    /// Forgets all stacks and then what was beside them. Nothing happens if they are in use.
-    pub fn forget(&self, beside: impl FnOnce()) {
-        if let Some(mut sets) = self.take() {
-            sets.state().epoch = u64::MAX;
-            beside();
-        }
-    }
-
     /// In a forked child, whose recording has other values. If they are in use, they stay so: by a thread that does not
     /// exist here, or by the code that continues when the signal handler that forked returns.
     pub fn forked(&self) {
-        self.forget(|| {});
+        if let Some(mut sets) = self.take() {
+            sets.state().epoch = u64::MAX;
+        }
     }
 }
 
@@ -255,6 +251,11 @@ impl Drop for InUse<'_> {
 }
 
 impl Kept<'_> {
+    /// Forgets all stacks. What is beside them is of no use from now on.
+    pub fn forget_all(&mut self) {
+        self.sets.state().epoch = u64::MAX;
+    }
+
     pub fn remember(mut self, key: u64, value: u32, beside: u32) {
         let head = Head {
             key,

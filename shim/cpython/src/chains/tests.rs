@@ -54,7 +54,7 @@ fn make(memory: &mut [u64], layout: &Layout, state: &mut u64) -> u64 {
 fn frames_that_hold_are_those_that_a_walk_finds() {
     let mut state = 0x9e37_79b9_7f4a_7c15;
     for layout in layouts(true) {
-        let chains = Chains::new();
+        let chains = Chains::none();
         let mut memory = vec![0; WORDS];
         let interpreter = interpreter(layout, true);
         let mut known = Vec::new();
@@ -117,14 +117,14 @@ fn code_without_a_version_is_not_remembered() {
         let mut memory = vec![0; WORDS];
         THREAD.set(intact(&mut memory, &layout, 3));
         // SAFETY: this thread's alone.
-        assert_eq!(unsafe { Chains::new().remember_in(&interpreter(layout, true)) }, None);
+        assert_eq!(unsafe { Chains::none().remember_in(&interpreter(layout, true)) }, None);
     }
 }
 
 #[test]
 fn chains_are_refused_when_no_more_nodes_fit_until_they_are_cleared() {
     let layout = *layout::of(12, false).expect("a layout");
-    let (chains, interpreter) = (Chains::new(), interpreter(layout, true));
+    let (chains, interpreter) = (Chains::none(), interpreter(layout, true));
     let mut memory = vec![0; WORDS];
     for _ in 0..2 {
         let mut remembered = 0;
@@ -132,7 +132,7 @@ fn chains_are_refused_when_no_more_nodes_fit_until_they_are_cleared() {
             THREAD.set(intact(&mut memory, &layout, 2));
             memory[256 + layout.code.version as usize / 8] |= 1 << 32 | 1;
             memory[1024 + 64 + layout.frame.instruction as usize / 8] += 2 * (number % 10);
-            memory[256 + layout.code.first_line as usize / 8] += number / 10 % (1 << 20) << 8;
+            memory[256 + layout.code.first_line as usize / 8] += (number / 10) << 8;
             // SAFETY: this thread's alone.
             match unsafe { chains.remember_in(&interpreter) } {
                 Some(_) => remembered += 1,
