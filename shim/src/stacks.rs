@@ -128,7 +128,8 @@ struct Walk {
 impl Walk {
     #[inline(always)]
     fn python(&mut self) -> Option<u64> {
-        *self.python.get_or_insert_with(|| python::hash(self.depth))
+        let hash = || python::is_ready().then(|| python::hash(self.depth)).flatten();
+        *self.python.get_or_insert_with(hash)
     }
 
     /// All that the stack's number depends on beside the native frames.

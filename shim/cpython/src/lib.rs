@@ -66,6 +66,12 @@ pub fn walk(limit: usize, see: impl FnMut(Seen)) -> End {
     }
 }
 
+/// Whether the process has an interpreter whose frames can be read.
+#[inline(always)]
+pub fn is_ready() -> bool {
+    interpreter::ready().is_some()
+}
+
 /// Names and line table of a code object that a walk has just reported. The result borrows `buffer`.
 pub fn describe(frame: Frame, buffer: &mut [u8]) -> Option<Described<'_>> {
     code::describe(interpreter::ready()?, frame, buffer)
