@@ -66,9 +66,10 @@ static void report(void *block, int64_t change) {
     const bool steps = mode == STEPPED && count % STEPPED_ONE_OF == 0;
     if (mode == STEPPED && walk) *walk = BREAKPOINT;
     const int64_t began = now();
-    if (steps) __writeeflags(__readeflags() | TRAP_FLAG);
+    // One call for all, since another would be another stack.
+    __writeeflags(__readeflags() | (steps ? TRAP_FLAG : 0));
     c10::reportMemoryUsageToProfiler(block, change, live, reserved, device);
-    if (steps) __writeeflags(__readeflags() & ~TRAP_FLAG);
+    __writeeflags(__readeflags() & ~TRAP_FLAG);
     events[count++] = {change, now() - began, instructions, has_walked};
     if (mode == STEPPED && walk) *walk = first_byte;
 }

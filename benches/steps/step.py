@@ -66,10 +66,8 @@ def events(mode, count):
 
 loss.clear()
 threading.Thread(target=backward, daemon=True).start()
-allocator.begin(REPORTED)
-for _ in range(50):  # a stack is remembered at its second sighting
-    step()
-timed, stepped = events(TIMED, steps), events(STEPPED, steps)
+# A stack is remembered at its second sighting. All steps are called from one place, since another would be another stack.
+_, timed, stepped = [events(mode, count) for mode, count in ((REPORTED, 50), (TIMED, steps), (STEPPED, steps))]
 cells = [name, f"{len(timed) / steps:.0f}"]
 for sign in (1, -1):
     for figure, of in ((1, timed), (2, stepped)):

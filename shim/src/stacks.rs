@@ -1,8 +1,8 @@
 //! Stacks: native frames with Python frames in between. Each distinct stack is stored once.
 //!
-//! A stack that its thread has seen twice is known by the words that led through its native frames, and by the hash of
-//! its Python frames and of what is beyond it ([`culeak_walker::ReadSets`]). Any other known stack costs a walk, a hash
-//! and one look-up. The hash covers the addresses of native frames, and of Python frames the code object and the
+//! A stack that its thread has seen twice is known by the words that led through its native frames, and by those of its Python
+//! frames ([`culeak_cpython::Chains`]) or the hash of them and of what is beyond it ([`culeak_walker::ReadSets`]). Any other
+//! known stack costs a walk, a hash and one look-up. The hash covers the addresses of native frames, and of Python frames the code object and the
 //! position in it. Only for a new stack are the two merged. It is stored frame by frame, outermost first, as (module,
 //! address in the module) or (function, instruction), so that it stays valid after another module or function is loaded
 //! at the same address.
@@ -94,17 +94,13 @@ pub fn stack(
 ) -> u32 {
     let depth = DEPTH.load(Relaxed).min(DEPTH_MAX);
     let wanted = Frames::now();
-    let python = match wanted {
-        Frames::Native => None,
-        _ => python::hash(depth),
-    };
-    let walk = Walk {
+    let mut walk = Walk {
         at,
         depth,
-        python,
+        python: (wanted == Frames::Native).then_some(None),
         beyond: Beyond::now(thread, is_of_framework),
         shard,
-        is_alone: wanted == Frames::Python && is_of_framework && python.is_some(),
+        is_alone: wanted == Frames::Python && is_of_framework,
     };
     let stack = match walk.known() {
         Some(known) => known,
@@ -121,40 +117,54 @@ pub fn stack(
 struct Walk {
     at: Registers,
     depth: usize,
-    /// The hash of the Python frames.
-    python: Option<u64>,
+    /// The hash of the Python frames, once it is known whether there are some.
+    python: Option<Option<u64>>,
     beyond: Beyond,
     shard: Shard,
-    /// The Python frames are the stack.
+    /// The Python frames are the stack, if there are some.
     is_alone: bool,
 }
 
 impl Walk {
+    #[inline(always)]
+    fn python(&mut self) -> Option<u64> {
+        let hash = || python::is_ready().then(|| python::hash(self.depth)).flatten();
+        *self.python.get_or_insert_with(hash)
+    }
+
     /// All that the stack's number depends on beside the native frames.
     #[inline(always)]
-    fn key(&self) -> u64 {
-        self.beyond.mixed_into(self.python.unwrap_or(0))
+    fn key(&mut self) -> u64 {
+        let python = self.python().unwrap_or(0);
+        self.beyond.mixed_into(python)
     }
 
     #[inline(always)]
-    fn known(&self) -> Option<u32> {
-        match self.is_alone {
-            true => None,
-            false => native::known(self.at, self.key(), self.shard),
+    fn known(&mut self) -> Option<u32> {
+        if self.is_alone && self.python().is_some() {
+            return None;
         }
+        let (at, shard, is_python_key) = (self.at, self.shard, self.is_python_key());
+        native::known(at, is_python_key, || self.key(), shard)
+    }
+
+    /// Whether the Python frames alone make the key.
+    #[inline(always)]
+    fn is_python_key(&self) -> bool {
+        self.python != Some(None) && self.beyond.is_nothing()
     }
 
     #[inline(never)]
     #[unsafe(link_section = ".text.culeak_events")]
-    fn stack(&self, recording: &Recording, wanted: Frames, before_store: fn(&Recording)) -> u32 {
-        let &Walk {
+    fn stack(&mut self, recording: &Recording, wanted: Frames, before_store: fn(&Recording)) -> u32 {
+        let &mut Walk {
             at,
             depth,
             beyond,
             shard,
             ..
         } = self;
-        let (hash, frames, native) = match self.python {
+        let (hash, frames, native) = match self.python() {
             Some(python) if self.is_alone => (python, Frames::Python, None),
             python => {
                 let Some(native) = native::hash(at, depth) else {
@@ -169,7 +179,7 @@ impl Walk {
         let closing = closing::is_running();
         if !closing && let Some(known) = recording.stack(hash) {
             if let Some(native) = native {
-                native::remember(at, depth, native, self.key(), shard, known);
+                native::remember(at, depth, native, (self.key(), self.is_python_key()), shard, known);
             }
             return known;
         }
@@ -209,6 +219,11 @@ impl Beyond {
                 _ => 0,
             },
         }
+    }
+
+    #[inline(always)]
+    fn is_nothing(self) -> bool {
+        (self.outer, self.forward) == (NONE, 0)
     }
 
     #[inline(always)]

@@ -4,11 +4,15 @@
 //! ```text
 //! F code stamp offset first-line minor file function line-table     (names and table as hexadecimal digits)
 //! B address place name          the frames above belong to native frame number `place` (-1: none) with this symbol
+//! K held
 //! E end status
 //! ```
+//!
+//! Chains that the thread has remembered hold if and only if its frames are the same; `held` of those before this call did.
 
-use culeak_cpython::{Frame, Seen, describe, native_eval, prepare, status, walk};
+use culeak_cpython::{Chains, End, Frame, Seen, describe, native_eval, prepare, status, walk};
 use culeak_walker::{Registers, walk_each};
+use std::cell::RefCell;
 use std::ffi::CStr;
 use std::fmt::Write;
 
@@ -31,7 +35,9 @@ pub unsafe extern "C" fn probe(text: *mut u8, room: usize, limit: usize) -> usiz
     });
     let mut seen = Vec::new();
     let end = walk(limit, |what| seen.push(what));
+    let held = compare_with_chains(&seen, end, limit);
     let mut lines = String::new();
+    writeln!(lines, "K {held}").unwrap();
     let mut buffer = vec![0; 1 << 18];
     let mut by_symbol = native
         .iter()
@@ -58,6 +64,38 @@ pub unsafe extern "C" fn probe(text: *mut u8, room: usize, limit: usize) -> usiz
     // SAFETY: the caller's promise.
     unsafe { std::ptr::copy_nonoverlapping(lines.as_ptr(), text, length) };
     length
+}
+
+/// A chain, the limit of the walk, and what it reported.
+type Known = (u32, usize, Vec<Seen>, End);
+
+/// How many of the thread's chains hold. It is an error if any holds whose frames were others.
+fn compare_with_chains(seen: &[Seen], end: End, limit: usize) -> usize {
+    thread_local! {
+        static KNOWN: RefCell<(Chains, Vec<Known>)> = const { RefCell::new((Chains::none(), vec![])) };
+    }
+    KNOWN.with_borrow_mut(|(chains, known)| {
+        // SAFETY: the thread's own.
+        let holds = |chain| unsafe { chains.hold(chain) };
+        let held = known.iter().filter(|(chain, of, ..)| *of == limit && holds(*chain));
+        let mut count = 0;
+        for (_, _, then, their_end) in held {
+            assert!(*then == seen && *their_end == end, "{then:?} was mistaken for {seen:?}");
+            count += 1;
+        }
+        // SAFETY: as above.
+        if unsafe { chains.is_full() } {
+            known.clear();
+            // SAFETY: as above.
+            unsafe { chains.clear() };
+        }
+        // SAFETY: as above.
+        if let Some(chain) = unsafe { chains.remember() } {
+            assert!(holds(chain), "{seen:?}");
+            known.push((chain, limit, seen.to_vec(), end));
+        }
+        count
+    })
 }
 
 /// Has the end of the script announced, so that threads without the GIL read their frames directly.

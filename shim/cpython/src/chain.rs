@@ -62,18 +62,27 @@ const UNIT: u64 = 2;
 const PROLOGUE: u64 = 64;
 
 #[inline]
-pub fn walk(interpreter: &Interpreter, limit: usize, see: impl FnMut(Seen)) -> End {
+pub fn walk(interpreter: &Interpreter, limit: usize, mut see: impl FnMut(Seen)) -> End {
     let thread = interpreter.this_thread();
     if thread == 0 {
         return End::Nothing;
     }
+    let walked = directly(interpreter, thread, |thread| {
+        let memory = (Direct::new(), Direct::new(), Direct::new());
+        walk_in::<_, _, _, 1>(interpreter, thread, memory, limit, &mut see)
+    });
+    walked.unwrap_or_else(|| walk_checked(interpreter, thread, limit, see))
+}
+
+/// Reads what the calling thread's state leads to, if there is one and it may be read by plain loads.
+#[inline(always)]
+pub fn directly<T>(interpreter: &Interpreter, thread: u64, read: impl FnOnce(u64) -> T) -> Option<T> {
+    if thread == 0 {
+        return None;
+    }
     let is_safe = on_main_thread() || interpreter.holds_lock(thread);
     let walking = if is_safe { None } else { GATE.enter(thread) };
-    if is_safe || walking.is_some() {
-        let memory = (Direct::new(), Direct::new(), Direct::new());
-        return walk_in::<_, _, _, 1>(interpreter, thread, memory, limit, see);
-    }
-    walk_checked(interpreter, thread, limit, see)
+    (is_safe || walking.is_some()).then(|| read(thread))
 }
 
 static BY_KERNEL: AtomicBool = AtomicBool::new(false);
@@ -111,15 +120,15 @@ fn walk_in<F: Memory, C: Memory, T: Memory, const AHEAD: usize>(
 }
 
 /// Where a thread's chain begins.
-struct Start {
-    frame: u64,
+pub struct Start {
+    pub frame: u64,
     /// The innermost C frame record, of versions that have them.
     record: u64,
 }
 
 impl Start {
     #[inline(always)]
-    fn of(interpreter: &Interpreter, thread: u64, memory: &mut impl Memory) -> Option<Start> {
+    pub fn of(interpreter: &Interpreter, thread: u64, memory: &mut impl Memory) -> Option<Start> {
         let layout = &interpreter.layout.thread;
         let state = memory.object(thread, THREAD_BYTES)?;
         let (mut frame, record) = (state.word(layout.frame), state.word(layout.c_frame));
@@ -138,15 +147,15 @@ impl Start {
 
 /// A frame's fields.
 #[derive(Clone, Copy)]
-struct Link {
+pub struct Link {
     frame: u64,
-    code: u64,
-    previous: u64,
-    instruction: u64,
-    owner: u8,
+    pub code: u64,
+    pub previous: u64,
+    pub instruction: u64,
+    pub owner: u8,
     is_entry: bool,
     /// Which copy of the instructions is executed; 0: the code object's own.
-    copy: u32,
+    pub copy: u32,
 }
 
 impl Link {
@@ -162,35 +171,44 @@ impl Link {
 
     /// `None` if there is no frame at the address.
     #[inline(always)]
-    fn of(interpreter: &Interpreter, memory: &mut impl Memory, frame: u64) -> Option<Link> {
+    pub fn of(interpreter: &Interpreter, memory: &mut impl Memory, frame: u64) -> Option<Link> {
         let layout = &interpreter.layout.frame;
         let here = memory.object(frame, layout.bytes)?;
-        let (mut owner, mut is_entry, mut last_owner) = (0, false, LAST_OWNER);
-        match interpreter.layout.chain {
+        let mut link = Link::read(layout, here, frame);
+        let last_owner = match interpreter.layout.chain {
             Chain::Objects | Chain::ObjectsWithRecords if here.word(OBJECT_TYPE) != interpreter.frame_type => {
                 return None;
             }
-            Chain::Objects | Chain::ObjectsWithRecords => {}
-            Chain::EntryFlag => {
-                (owner, is_entry) = (here.byte(layout.owner), here.byte(layout.is_entry) != 0);
-                last_owner = NO_PYTHON - 1;
+            Chain::Objects | Chain::ObjectsWithRecords => {
+                link.owner = 0;
+                LAST_OWNER
             }
-            Chain::EntryFrame => owner = here.byte(layout.owner),
-        }
-        (owner <= last_owner).then(|| Link {
+            Chain::EntryFlag => {
+                link.is_entry = here.byte(layout.is_entry) != 0;
+                NO_PYTHON - 1
+            }
+            Chain::EntryFrame => LAST_OWNER,
+        };
+        (link.owner <= last_owner).then_some(link)
+    }
+
+    /// Of [`Chain::EntryFrame`].
+    #[inline(always)]
+    pub fn read(layout: &crate::layout::Frame, here: View, frame: u64) -> Link {
+        Link {
             frame,
             // The interpreter uses the low bits as flags.
             code: here.word(layout.code) & !3,
             previous: here.word(layout.previous),
             instruction: here.word(layout.instruction),
-            owner,
-            is_entry,
+            owner: here.byte(layout.owner),
+            is_entry: false,
             copy: if layout.copy == 0 { 0 } else { here.half(layout.copy) },
-        })
+        }
     }
 
     #[inline(always)]
-    fn is_python(&self) -> bool {
+    pub fn is_python(&self) -> bool {
         self.owner < NO_PYTHON
     }
 }
@@ -371,4 +389,4 @@ fn look_up(list: u64, copy: u32) -> Option<u64> {
 }
 
 #[cfg(test)]
-mod tests;
+pub mod tests;

@@ -22,6 +22,7 @@
 //! contents.
 //!
 //! * [`chain`]: the walk along a thread's frames
+//! * [`chains`]: knows a thread's frames again by the words that their walk read
 //! * [`stamp`]: identifies a code object together with its address
 //! * [`code`]: file, function and line table of a code object
 //! * [`interpreter`]: the interpreter of this process, and the thread's state in it
@@ -36,6 +37,7 @@
 //! another process; other threads' stacks; locals and values of any kind.
 
 mod chain;
+mod chains;
 mod code;
 mod direct;
 mod ending;
@@ -47,6 +49,7 @@ mod stamp;
 mod sync;
 
 pub use chain::{BEFORE_FIRST, End, Frame, Seen, reads_by_kernel};
+pub use chains::Chains;
 pub use code::Described;
 pub use ending::{call_at_end, is_wanted as is_end_wanted};
 pub use interpreter::{
@@ -61,6 +64,12 @@ pub fn walk(limit: usize, see: impl FnMut(Seen)) -> End {
         Some(interpreter) => chain::walk(interpreter, limit, see),
         None => End::Nothing,
     }
+}
+
+/// Whether the process has an interpreter whose frames can be read.
+#[inline(always)]
+pub fn is_ready() -> bool {
+    interpreter::ready().is_some()
 }
 
 /// Names and line table of a code object that a walk has just reported. The result borrows `buffer`.

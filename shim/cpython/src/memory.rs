@@ -122,6 +122,17 @@ impl Memory for Direct {
     }
 }
 
+/// # Safety
+/// [`Direct`] has lent as many bytes at this address before, and their owner has not freed them.
+#[inline(always)]
+pub unsafe fn read_before(address: u64, bytes: u64) -> View<'static> {
+    View {
+        at: address,
+        bytes,
+        lender: PhantomData,
+    }
+}
+
 /// Copies made by the kernel. From 3.11 on a thread's frames lie one below the other, so the memory below the requested
 /// frame is copied with it.
 pub struct Window {

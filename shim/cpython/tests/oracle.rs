@@ -80,6 +80,8 @@ struct Walked {
     /// The number of frames before the boundary, its native frame, and that frame's symbol.
     boundaries: Vec<(usize, i64, String)>,
     end: String,
+    /// Chains that hold.
+    held: u32,
 }
 
 fn bytes(hex: &str) -> Vec<u8> {
@@ -106,6 +108,7 @@ fn parse(text: &str) -> Walked {
             "B" => walked
                 .boundaries
                 .push((walked.frames.len(), words[2].parse().unwrap(), words[3].to_owned())),
+            "K" => walked.held = words[1].parse().unwrap(),
             _ => walked.end = words[1].to_owned(),
         }
     }
@@ -190,7 +193,7 @@ fn frames_of_greenlets_are_those_that_python_reports() {
 }
 
 fn expect_what_python_reports(python: &Python, lines: &[String]) {
-    let mut frames = 0;
+    let (mut frames, mut held) = (0, 0);
     for line in lines {
         let (name, mut expected, walked) = case(line);
         let whole = expected.len();
@@ -216,8 +219,14 @@ fn expect_what_python_reports(python: &Python, lines: &[String]) {
         let end = if whole > expected.len() { "Full" } else { "Root" };
         assert_eq!(walked.end, end, "{} {name}", python.version);
         frames += expected.len();
+        held += u32::from(walked.held > 0);
     }
-    println!("{}: {} stacks, {frames} frames", python.version, lines.len());
+    println!(
+        "{}: {} stacks, {frames} frames, {held} known by their chain",
+        python.version,
+        lines.len()
+    );
+    assert!((held > 100) == (python.minor >= 12), "{}", python.version);
 }
 
 /// Each boundary lies in a different native frame, ordered from the inside out; if that frame has a symbol, it is the

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::*};
 
+use culeak_cpython::Chains;
 use culeak_walker::{self as walker, End, ReadSets, Registers};
 
 use crate::resolve::closing::generation;
@@ -15,6 +16,9 @@ static LIBGCC: AtomicBool = AtomicBool::new(false);
 
 /// The known stacks of the thread that owns a shard. Threads that share one walk every stack.
 static READ_SETS: [ReadSets; OWN] = [const { ReadSets::new() }; OWN];
+
+/// Their Python frames. Used only by the walk that uses the read sets.
+static CHAINS: [Chains; OWN] = [const { Chains::none() }; OWN];
 
 pub fn set_libgcc(libgcc: bool) {
     LIBGCC.store(libgcc, Relaxed);
@@ -115,20 +119,23 @@ pub fn unwind(mut keep: impl FnMut(u64, u64) -> bool) -> bool {
     stopped
 }
 
-/// The number of the calling thread's stack, if it was remembered with the same Python frames.
+/// The number of the calling thread's stack, if it was remembered with this key, or with its Python frames where they are all that the
+/// key is made of.
 #[inline(always)]
-pub fn known(at: Registers, python: u64, shard: Shard) -> Option<u32> {
-    // SAFETY: an owned shard is the calling thread's alone; shared ones have none.
-    unsafe { READ_SETS.get(shard.number())?.find(at, python) }
+pub fn known(at: Registers, is_python_key: bool, key: impl FnOnce() -> u64, shard: Shard) -> Option<u32> {
+    let (sets, chains) = (READ_SETS.get(shard.number())?, &CHAINS[shard.number()]);
+    // SAFETY: an owned shard is the calling thread's alone; shared ones have none. The chain is of an entry, and the chains are cleared
+    // after all entries.
+    unsafe { sets.find(at, |chain| is_python_key && chains.hold(chain), key) }
 }
 
 /// Remembers the number of the calling thread's stack, which has this hash and was seen before.
-pub fn remember(at: Registers, depth: usize, hash: u64, python: u64, shard: Shard, stack: u32) {
+pub fn remember(at: Registers, depth: usize, hash: u64, (key, is_python_key): (u64, bool), shard: Shard, stack: u32) {
     let Some(sets) = READ_SETS.get(shard.number()).filter(|_| !uses_libgcc()) else {
         return;
     };
     // SAFETY: as above.
-    if unsafe { sets.found_again(at, python, stack) } {
+    if unsafe { sets.found_again(at, key, stack) } {
         return;
     }
     let mut native = Native::none(depth);
@@ -137,11 +144,19 @@ pub fn remember(at: Registers, depth: usize, hash: u64, python: u64, shard: Shar
         !native.cut
     };
     // SAFETY: as above.
-    if let Some(kept) = unsafe { sets.walk(at, keep) }
-        && native.hash() == hash
-    {
-        kept.remember(python, stack);
-    }
+    let Some(mut kept) = (unsafe { sets.walk(at, keep) }).filter(|_| native.hash() == hash) else {
+        return;
+    };
+    let chains = &CHAINS[shard.number()];
+    // SAFETY: the read sets are in use by this walk, and no stack has any of the chains that are cleared.
+    let chain = unsafe {
+        if chains.is_full() {
+            kept.forget_all();
+            return chains.clear();
+        }
+        if is_python_key { chains.remember() } else { None }
+    };
+    kept.remember(key, stack, chain.unwrap_or(0));
 }
 
 /// The hash of the calling thread's native stack; `None` if it is empty.

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
 use culeak_cpython::{self as python, End, Frame, Seen, Status};
-pub use culeak_cpython::{is_end_wanted, may_be_ending};
+pub use culeak_cpython::{is_end_wanted, is_ready, may_be_ending};
 use culeak_walker::mix_in;
 
 use crate::process;
@@ -17,7 +17,7 @@ use culeak::recording::{CodeSeen, Recording};
 pub const TEXT: usize = 256 << 10;
 
 /// The hash of the calling thread's Python frames; `None` if it has none.
-#[inline(always)]
+#[inline(never)]
 pub fn hash(depth: usize) -> Option<u64> {
     let mut hashes = [0x5079_7468_6f6e_0001, 0];
     let end = python::walk(depth, |seen| match seen {

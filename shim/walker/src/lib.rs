@@ -62,7 +62,7 @@ mod thread_variable;
 
 pub use machine::{ADDRESS_BITS, Registers};
 pub use modules::exported;
-pub use read_sets::{Kept, ReadSets};
+pub use read_sets::{Kept, ReadSets, mapped};
 pub use stack::{Bounds, bounds as stack_bounds, read, read_each, readable};
 
 use cfi::Step;

@@ -33,6 +33,8 @@
 //! interrupted, proceeds without. If that code never continues, they are not used again. In a forked child neither: the
 //! fork may have come from that handler.
 //!
+//! The key is asked for only where what the caller keeps beside the expected entry does not imply it.
+//!
 //! The caller remembers a stack at its second sighting. A program that has more stacks than fit would remember each in
 //! vain: each costs a credit, which a stack found earns, and without credit one of [`FEW`] is remembered.
 
@@ -114,6 +116,8 @@ struct Head {
     /// Position of the entry that was found after this one the last time.
     next: u32,
     lines: u32,
+    /// What else was remembered, which the caller compares; 0: nothing.
+    beside: u32,
 }
 
 #[repr(C, align(64))]
@@ -153,16 +157,22 @@ impl ReadSets {
         }
     }
 
-    /// The value of the stack that begins with these registers, if it was remembered with this key.
+    /// The value of the stack that begins with these registers, if it was remembered with this key. The key of the stack that is
+    /// expected is not asked for if `holds` says that what is beside it implies its key.
     ///
     /// # Safety
     /// No other thread uses these read sets meanwhile.
     #[inline(always)]
-    pub unsafe fn find(&self, start: Registers, key: u64) -> Option<u32> {
+    pub unsafe fn find(
+        &self,
+        start: Registers,
+        holds: impl FnOnce(u32) -> bool,
+        key: impl FnOnce() -> u64,
+    ) -> Option<u32> {
         let mut sets = self.take()?;
         let epoch = TABLE.epoch()?;
         let top = stack::bounds(start.rsp).top;
-        sets.state().find(start, key, top, epoch)
+        sets.state().find(start, top, epoch, holds, key)
     }
 
     /// Whether the stack, which a walk has just found to have this value, was remembered: `find` expects it next time
@@ -241,10 +251,16 @@ impl Drop for InUse<'_> {
 }
 
 impl Kept<'_> {
-    pub fn remember(mut self, key: u64, value: u32) {
+    /// Forgets all stacks. What is beside them is of no use from now on.
+    pub fn forget_all(&mut self) {
+        self.sets.state().epoch = u64::MAX;
+    }
+
+    pub fn remember(mut self, key: u64, value: u32, beside: u32) {
         let head = Head {
             key,
             value,
+            beside,
             ..self.head
         };
         self.sets.state().insert(head);
@@ -253,7 +269,14 @@ impl Kept<'_> {
 
 impl State {
     #[inline(always)]
-    fn find(&mut self, start: Registers, key: u64, top: u64, epoch: u64) -> Option<u32> {
+    fn find(
+        &mut self,
+        start: Registers,
+        top: u64,
+        epoch: u64,
+        is_beside: impl FnOnce(u32) -> bool,
+        key: impl FnOnce() -> u64,
+    ) -> Option<u32> {
         // SAFETY: null, or mapped by `walk` and never unmapped; only this walk uses it.
         let ring = unsafe { self.ring.as_mut() }?;
         if self.epoch != epoch {
@@ -265,8 +288,12 @@ impl State {
         } else {
             0
         };
+        let is_live = self.is_live(predicted);
+        let &mut Head { beside, key: its, .. } = ring.head(predicted);
+        let is_implied = is_live && beside != 0 && ring.holds(predicted, start, its, top) && is_beside(beside);
+        let key = if is_implied { its } else { key() };
         let holds = |ring: &Ring, position: u32| self.is_live(position) && ring.holds(position, start, key, top);
-        if holds(ring, predicted) {
+        if is_implied || holds(ring, predicted) {
             self.last = predicted;
             self.spent = self.spent.saturating_sub(1);
             return Some(ring.head(predicted).value);
@@ -338,7 +365,7 @@ impl State {
         }
         self.spent = (self.spent + 1).min(CREDIT);
         if self.ring.is_null() {
-            self.ring = map()?;
+            self.ring = mapped()?;
         }
         if self.epoch != epoch || self.end > u32::MAX - 2 * LINES {
             self.void(epoch);
@@ -398,6 +425,7 @@ impl State {
             key: 0,
             value: 0,
             next: 0,
+            beside: 0,
             lines: read.finish(),
         })
     }
@@ -434,20 +462,21 @@ fn place_of(start: Registers, value: u32) -> usize {
     (mixed >> (64 - VALUES.ilog2())) as usize
 }
 
+/// Room for a `T`, of zeros, that is never unmapped.
 #[cold]
-fn map() -> Option<*mut Ring> {
-    // SAFETY: new memory at an address of the kernel's choice. Zeros are a ring without entries.
-    let ring = unsafe {
+pub fn mapped<T>() -> Option<*mut T> {
+    // SAFETY: new memory at an address of the kernel's choice.
+    let room = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
-            size_of::<Ring>(),
+            size_of::<T>(),
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
             -1,
             0,
         )
     };
-    (ring != libc::MAP_FAILED).then_some(ring.cast())
+    (room != libc::MAP_FAILED).then_some(room.cast())
 }
 
 impl Ring {

@@ -43,7 +43,7 @@ impl Checker {
     fn check(&mut self) {
         let here = Registers::here();
         // SAFETY: no other thread has the checker.
-        let found = unsafe { self.sets.find(here, 0) };
+        let found = unsafe { self.sets.find(here, |_| false, || 0) };
         let (addresses, end) = expected(here);
         if (self.found + self.walked).is_multiple_of(16) {
             support::compare();
@@ -66,7 +66,7 @@ impl Checker {
         if let Some(kept) = unsafe { self.sets.walk(here, |_| true) } {
             assert_eq!(end, End::Root);
             let next = self.numbers.len() as u32;
-            kept.remember(0, *self.numbers.entry(addresses).or_insert(next));
+            kept.remember(0, *self.numbers.entry(addresses).or_insert(next), 0);
         }
     }
 }
@@ -276,7 +276,7 @@ fn a_saved_frame_pointer_that_changes_in_place_is_noticed() {
             saved.write_volatile(frame + change);
         }
         // SAFETY: no other thread has the read sets.
-        let found = unsafe { checker.sets.find(Registers::here(), 0) };
+        let found = unsafe { checker.sets.find(Registers::here(), |_| false, || 0) };
         if change == 0 {
             checker.check();
         } else {
@@ -390,7 +390,7 @@ fn a_signal_handler_inside_a_walk_and_a_child_find_nothing() {
     let sets = ReadSets::new();
     let here = Registers::here();
     // SAFETY: no other thread has the read sets.
-    let find = || unsafe { sets.find(here, 0) };
+    let find = || unsafe { sets.find(here, |_| false, || 0) };
     expected(here);
     let keep = |_| {
         assert_eq!(find(), None);
@@ -400,7 +400,7 @@ fn a_signal_handler_inside_a_walk_and_a_child_find_nothing() {
         true
     };
     // SAFETY: as above.
-    unsafe { sets.walk(here, keep) }.unwrap().remember(0, 7);
+    unsafe { sets.walk(here, keep) }.unwrap().remember(0, 7, 0);
     assert_eq!(find(), Some(7));
     sets.forked();
     assert_eq!(find(), None);

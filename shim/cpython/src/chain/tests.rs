@@ -4,11 +4,11 @@ use super::*;
 use crate::layout;
 use std::cell::Cell;
 
-const WORDS: usize = 4096;
+pub const WORDS: usize = 4096;
 const CODE_TYPE: u64 = 0x1111_1110;
 const FRAME_TYPE: u64 = 0x2222_2220;
 
-thread_local!(static THREAD: Cell<u64> = const { Cell::new(0) });
+thread_local!(pub static THREAD: Cell<u64> = const { Cell::new(0) });
 
 extern "C" fn this_thread() -> u64 {
     THREAD.get()
@@ -19,7 +19,7 @@ extern "C" fn no() -> u64 {
 }
 
 /// With only what a walk needs.
-fn interpreter(layout: Layout, holds_lock: bool) -> Interpreter {
+pub fn interpreter(layout: Layout, holds_lock: bool) -> Interpreter {
     Interpreter {
         script_ended: 0,
         layout,
@@ -36,7 +36,7 @@ fn interpreter(layout: Layout, holds_lock: bool) -> Interpreter {
     }
 }
 
-fn random(state: &mut u64) -> u64 {
+pub fn random(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
     *state ^= *state << 17;
@@ -57,7 +57,7 @@ fn walked(interpreter: &Interpreter, thread: u64) -> (Vec<Frame>, End) {
 
 /// Writes an intact chain of `depth` frames of one code object to `memory`; returns the address of its thread state. Frames
 /// lie one below the other from word 1024 on.
-fn intact(memory: &mut [u64], layout: &Layout, depth: u64) -> u64 {
+pub fn intact(memory: &mut [u64], layout: &Layout, depth: u64) -> u64 {
     let base = memory.as_ptr() as u64;
     let at = |word: u64| base + word * 8;
     let mut put = |address: u64, offset: u64, value: u64| {

@@ -76,14 +76,14 @@ fn read_sets(addresses: &mut [u64; DEPTH], limit: usize) -> usize {
     static ONE_THREAD: ReadSets = ReadSets::new();
     let start = Registers::here();
     // SAFETY: the bench has one thread.
-    let found = unsafe { ONE_THREAD.find(start, 0) };
+    let found = unsafe { ONE_THREAD.find(start, |_| false, || 0) };
     let count = if found.is_some() { &FOUND } else { &NOT_FOUND };
     count.store(count.load(Relaxed) + 1, Relaxed);
     if black_box(found).is_none() {
         walk(start, &mut addresses[..]);
         // SAFETY: as above.
         if let Some(kept) = unsafe { ONE_THREAD.walk(start, |_| true) } {
-            kept.remember(0, 1);
+            kept.remember(0, 1, 0);
         }
     }
     limit

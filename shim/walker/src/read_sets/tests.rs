@@ -220,11 +220,17 @@ fn play(rounds: u64, kept: usize, seed: u64) -> [u64; 4] {
         });
         let start = place.start(&stack);
         let mut taken = sets.take().unwrap();
-        match taken.state().find(start, key, place.top(), epoch) {
+        match taken
+            .state()
+            .find(start, place.top(), epoch, |beside| beside == key as u32 + 1, || key)
+        {
             Some(found) => {
                 assert_eq!(Some(found), expected, "round {round} of {seed}");
                 counts[usize::from(is_changed)] += 1;
-                assert_eq!(taken.state().find(start, key, place.top() + 8, epoch), None);
+                assert_eq!(
+                    taken.state().find(start, place.top() + 8, epoch, |_| true, || key),
+                    None
+                );
             }
             None => {
                 if let Some(value) = expected
@@ -241,7 +247,17 @@ fn play(rounds: u64, kept: usize, seed: u64) -> [u64; 4] {
                 if let Some(head) = walked {
                     let value = numbers[&(addresses, key)];
                     assert_eq!(Some(value), expected, "round {round} of {seed}");
-                    taken.state().insert(Head { key, value, ..head });
+                    let beside = if random(&mut state).is_multiple_of(4) {
+                        0
+                    } else {
+                        key as u32 + 1
+                    };
+                    taken.state().insert(Head {
+                        key,
+                        value,
+                        beside,
+                        ..head
+                    });
                 }
                 counts[2] += 1;
             }

@@ -85,14 +85,14 @@ fn is_as_found(start: Registers, addresses: &[u64]) -> bool {
     let number = (addresses.iter().fold(0, |hash, &address| mix_in(hash, address)) >> 32) as u32;
     // SAFETY: the thread's own.
     SETS.with(|sets| unsafe {
-        if let Some(found) = sets.find(start, 0) {
+        if let Some(found) = sets.find(start, |_| false, || 0) {
             FOUND.fetch_add(1, Relaxed);
             return found == number;
         }
         if !sets.found_again(start, 0, number)
             && let Some(kept) = sets.walk(start, |_| true)
         {
-            kept.remember(0, number);
+            kept.remember(0, number, 0);
         }
         true
     })
