@@ -98,6 +98,8 @@ macro_rules! driver_functions {
             cuMulticastUnbind = cuMulticastUnbind (multicast: CUmemGenericAllocationHandle, device: CUdevice, offset: usize, bytes: usize) => observes();
 
             // Logical endpoints: memory that is bound to one can be reached from other machines. They count 0 bytes.
+            cuLogicalEndpointIdReserve = cuLogicalEndpointIdReserve (out: *mut CUlogicalEndpointId, count: c_uint) => observes();
+            cuLogicalEndpointIdRelease = cuLogicalEndpointIdRelease (first: CUlogicalEndpointId, count: c_uint) => observes();
             cuLogicalEndpointCreate = cuLogicalEndpointCreate (endpoint: CUlogicalEndpointId, properties: *const CUlogicalEndpointProp) => observes();
             cuLogicalEndpointImport = cuLogicalEndpointImport (endpoint: CUlogicalEndpointId, handle: *const c_void, handle_type: Enum<CUlogicalEndpointIpcHandleType>) => observes();
             cuLogicalEndpointDestroy = cuLogicalEndpointDestroy (endpoint: CUlogicalEndpointId) => observes();
@@ -111,6 +113,11 @@ macro_rules! driver_functions {
             cuIpcOpenMemHandle = cuIpcOpenMemHandle_v2 (out: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint) => opens_ipc(out, handle);
             cuIpcOpenMemHandle_v2 = cuIpcOpenMemHandle_v2 (out: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint) => opens_ipc(out, handle);
             cuIpcCloseMemHandle = cuIpcCloseMemHandle (address: CUdeviceptr) => closes_ipc(address);
+
+            // A checkpoint with custom storage maps another process's memory here until it is complete. It counts 0 bytes.
+            cuCheckpointProcessCheckpoint = none (pid: c_int, arguments: *mut CUcheckpointCheckpointArgs) => observes();
+            cuCheckpointProcessRestore = none (pid: c_int, arguments: *mut CUcheckpointRestoreArgs) => observes();
+            cuCheckpointOperationComplete = none (operation: *mut c_void) => observes();
 
             // Memory of other APIs.
             cuImportExternalMemory = cuImportExternalMemory (out: *mut CUexternalMemory, descriptor: *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC) => imports_external(out, descriptor);
@@ -147,6 +154,7 @@ macro_rules! driver_functions {
             cuStreamBeginCaptureToGraph_ptsz = cuStreamBeginCaptureToGraph (stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const CUgraphEdgeData, count: usize, mode: Enum<CUstreamCaptureMode>) => begins_capture_to_graph();
             // A recapture repeats the memory nodes that the graph has.
             cuStreamBeginRecaptureToGraph = cuStreamBeginRecaptureToGraph (stream: CUstream, mode: Enum<CUstreamCaptureMode>, graph: CUgraph, callback: CUgraphRecaptureCallback, data: *mut c_void) => begins_capture_to_graph();
+            cuStreamBeginRecaptureToGraph_ptsz = cuStreamBeginRecaptureToGraph (stream: CUstream, mode: Enum<CUstreamCaptureMode>, graph: CUgraph, callback: CUgraphRecaptureCallback, data: *mut c_void) => begins_capture_to_graph();
             cuStreamEndCapture = cuStreamEndCapture (stream: CUstream, graph: *mut CUgraph) => ends_capture(stream, graph, Legacy);
             cuStreamEndCapture_ptsz = cuStreamEndCapture (stream: CUstream, graph: *mut CUgraph) => ends_capture(stream, graph, PerThread);
 

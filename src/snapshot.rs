@@ -239,10 +239,21 @@ pub struct Automatic {
     pub name: Option<String>,
     /// Index into `failed`: the request that ran out of memory, if that is the reason.
     pub failed: Option<usize>,
-    /// What the processes of its control group may have together of the device of that request, as NVML said later; absent: no limit was set,
-    /// or it was not asked.
+    /// Of the device of that request, as NVML said later; absent if it was not asked.
+    #[serde(flatten)]
+    pub limits: GroupLimits,
+}
+
+/// What the processes of a control group may have together of a device.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct GroupLimits {
+    /// The most that the processes of its control group may have together, if a limit is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_bytes: Option<u64>,
+    /// What they have together for certain, if a soft limit is set: beyond it, requests may fail when memory is scarce.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub soft_limit_bytes: Option<u64>,
 }
 
 /// The end of the program's own work.
@@ -520,6 +531,7 @@ pub struct Usage {
     pub missing: Option<String>,
 }
 
+/// What the driver counts on a device.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DeviceUsage {
@@ -533,9 +545,8 @@ pub struct DeviceUsage {
     pub process_bytes: Option<u64>,
     /// What the driver counts for all other processes, and their number; `None` if it does not report each of them.
     pub others: Option<OtherProcesses>,
-    /// What the processes of its control group may have together, if a limit is set.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limit_bytes: Option<u64>,
+    #[serde(flatten)]
+    pub limits: GroupLimits,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

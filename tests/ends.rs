@@ -27,20 +27,6 @@ fn printed(outcome: &Outcome) -> (BTreeSet<u64>, u64) {
     serde_json::from_str(outcome.stdout.trim()).unwrap_or_else(|error| panic!("{error}: {}", outcome.everything()))
 }
 
-/// 3.8 calls the callbacks that a script registers after its first allocation before that of culeak.
-pub fn sees_callbacks(python: &Python) -> bool {
-    python.minor > 8
-}
-
-/// The addresses that were live when the script ended.
-fn held_at_end(python: &Python, outcome: &Outcome) -> BTreeSet<u64> {
-    let (mut expected, early) = printed(outcome);
-    if !sees_callbacks(python) {
-        expected.remove(&early);
-    }
-    expected
-}
-
 fn live(snapshot: &Snapshot) -> BTreeSet<u64> {
     snapshot.allocations.iter().map(|a| a.address).collect()
 }
@@ -75,7 +61,7 @@ fn memory_that_the_interpreter_frees_while_it_finalizes_is_known() {
     for python in recorded() {
         for case in ["hold", "in_thread", "sys_exit", "exception"] {
             let outcome = ends(python, case);
-            let expected = held_at_end(python, &outcome);
+            let (expected, _) = printed(&outcome);
             expect_end_of_script(outcome.only_recording(), &expected, python);
         }
     }
@@ -93,7 +79,7 @@ fn tensors_that_the_interpreter_frees_while_it_finalizes_are_known_without_stack
             let profile = libraries.iter().fold(profile.arg("tensors"), Profile::arg);
             let outcome = profile.setting("CULEAK_SAMPLE", mean).run();
             outcome.expect_success();
-            let expected = held_at_end(python, &outcome);
+            let (expected, _) = printed(&outcome);
             let snapshot = outcome.only_snapshot();
             let end = snapshot.end.expect("an end");
             assert_eq!(end.of, EndOf::Script, "{}, {mean}", python.version);
@@ -114,8 +100,20 @@ fn objects_that_callbacks_destroy_exist_at_the_end() {
         let end = outcome.only_snapshot().at(&Point::End);
         let streams = |snapshot: &Snapshot| snapshot.objects.iter().filter(|row| row.kind == Kind::Stream).count();
         let (held, streams) = end.map_or((0, 0), |end| (end.allocations.len(), streams(&end)));
-        let expected = if sees_callbacks(python) { (1, 3) } else { (0, 0) };
-        assert_eq!((held, streams), expected, "{}", python.version);
+        assert_eq!((held, streams), (1, 3), "{}", python.version);
+    }
+}
+
+#[test]
+fn memory_that_only_a_finalizer_frees_is_held_at_the_end() {
+    for python in recorded() {
+        for case in ["finalizes_early", "finalizes_late"] {
+            let outcome = ends(python, case);
+            let (expected, _) = printed(&outcome);
+            let snapshot = outcome.only_snapshot();
+            assert_eq!(live_at_end(snapshot), expected, "{case}, {}", python.version);
+            assert_eq!(snapshot.freed_after_end.len(), 1, "{case}, {}", python.version);
+        }
     }
 }
 
@@ -162,7 +160,7 @@ fn processes_of_multiprocessing_keep_what_they_held() {
     for python in recorded() {
         for method in ["forked", "spawn", "forkserver"] {
             let outcome = ends(python, method);
-            let (mut expected, early) = printed(&outcome);
+            let (expected, early) = printed(&outcome);
             let worker = outcome
                 .snapshots
                 .iter()
@@ -170,9 +168,6 @@ fn processes_of_multiprocessing_keep_what_they_held() {
             let worker = worker.unwrap_or_else(|| panic!("{method}: {}", outcome.everything()));
             // Workers of fork and forkserver leave by `os._exit`.
             if worker.end.is_some() {
-                if !sees_callbacks(python) {
-                    expected.remove(&early);
-                }
                 expect_end_of_script(worker, &expected, python);
             } else {
                 // Since 3.13 they call `atexit` callbacks first.

@@ -91,16 +91,20 @@ fn more_is_unexplained_if_the_driver_does_not_know_the_process() {
     let running = waiting(folder.path());
     let pid = running.child.id().to_string();
     let mut report = with_nvml(&["report", &pid, "--view", "ledger"]);
-    let output = report
-        .env("NVML_USED", (700 * MIB).to_string())
-        .env("NVML_LIMIT", (2048 * MIB).to_string())
-        .output()
-        .expect("the CLI starts");
-    let text = String::from_utf8(output.stdout).expect("text");
-    assert!(
-        text.contains("700 MiB of 80 GiB used (NVML 580.65.06); the limit of its control group is 2 GiB"),
-        "{text}"
-    );
+    report.env("NVML_USED", (700 * MIB).to_string());
+    let mut text = String::new();
+    for (limit, limits) in [
+        ("NVML_LIMIT", "the limit of its control group is 2 GiB\n"),
+        (
+            "NVML_SOFT_LIMIT",
+            "the limit of its control group is 2 GiB, the soft limit 2 GiB\n",
+        ),
+    ] {
+        let output = report.env(limit, (2048 * MIB).to_string()).output();
+        text = String::from_utf8(output.expect("the CLI starts").stdout).expect("text");
+        let line = format!("700 MiB of 80 GiB used (NVML 580.65.06); {limits}");
+        assert!(text.contains(&line), "{text}");
+    }
     assert!(
         text.contains("unexplained, contexts and other processes included"),
         "{text}"
@@ -134,11 +138,11 @@ fn an_out_of_memory_snapshot_names_the_limit_of_the_control_group() {
     let snapshot = snapshot.expect("a snapshot").to_string_lossy().into_owned();
     let first_line = || {
         let mut report = with_nvml(&["report", &snapshot]);
-        let output = report.env("NVML_LIMIT", (2048 * MIB).to_string()).output();
+        let output = report.env("NVML_SOFT_LIMIT", (2048 * MIB).to_string()).output();
         let text = String::from_utf8(output.expect("the CLI starts").stdout).expect("text");
         text.lines().next().expect("a line").to_owned()
     };
-    let limit = "; the limit of its control group is 2 GiB";
+    let limit = "; the soft limit of its control group is 2 GiB";
     let line = first_line();
     assert!(line.starts_with("out of memory: ") && line.ends_with(limit), "{line}");
     running.finish();
@@ -154,7 +158,7 @@ fn an_out_of_memory_snapshot_names_the_limit_of_the_control_group() {
         .arg(built("endings", Lookup::Linked))
         .arg("waits_without_memory")
         .env("LD_LIBRARY_PATH", std::env::join_paths(libraries).expect("paths"))
-        .env("NVML_LIMIT", (2048 * MIB).to_string())
+        .env("NVML_SOFT_LIMIT", (2048 * MIB).to_string())
         .stdin(std::process::Stdio::null())
         .output();
     let said = String::from_utf8(output.expect("the CLI starts").stderr).expect("text");

@@ -112,6 +112,9 @@ fn the_host_memory_of_holders_is_what_is_freed_with_them() {
         ("__main__.history", 3000 * 10_000),
         ("__main__.table", 1000 * 8000),
         ("__main__.buffers", 10 << 20),
+        ("__main__.pinned", 3 * (2 << 20)),
+        ("__main__.registered", 4 << 20),
+        ("__main__.views", 2 << 20),
     ] {
         let found = host(name).unwrap_or_else(|| panic!("{name}: {}", why["retainers"]));
         assert!(

@@ -5,6 +5,7 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::{fmt, ptr};
 
+use culeak::snapshot::GroupLimits;
 use libloading::Library;
 
 /// The name that the driver installs; the one without a version comes with development packages.
@@ -43,7 +44,7 @@ pub struct Process {
     compute_instance: c_uint,
 }
 
-/// `nvmlGetMemoryLimits_v1_t`. Bytes; a hard limit of `u64::MAX` is none.
+/// `nvmlGetMemoryLimits_v1_t`. Bytes; a soft limit of 0 and a hard limit of `u64::MAX` are none.
 #[repr(C)]
 struct MemoryLimits {
     /// The folder of a control group.
@@ -177,18 +178,20 @@ impl Device<'_> {
         Ok(memory)
     }
 
-    /// How many bytes of the device the processes of the control group with this folder may have; `None`: no limit is set, or the driver is
-    /// older than CUDA 13.4 and has none.
-    pub fn limit(&self, group: &CStr) -> Option<u64> {
+    /// How many bytes of the device the processes of the control group with this folder may have. A driver that is older than
+    /// CUDA 13.4 has no limits.
+    pub fn limits(&self, group: &CStr) -> GroupLimits {
         let mut limits = MemoryLimits {
             name_space: group.as_ptr(),
             soft: 0,
             hard: u64::MAX,
             used: 0,
         };
-        call!(self.nvml, "nvmlDeviceGetMemoryLimits_v1", self.handle => *mut c_void, &mut limits => *mut MemoryLimits)
-            .ok()?;
-        (limits.hard != u64::MAX).then_some(limits.hard)
+        let asked = call!(self.nvml, "nvmlDeviceGetMemoryLimits_v1", self.handle => *mut c_void, &mut limits => *mut MemoryLimits);
+        GroupLimits {
+            limit_bytes: (asked.is_ok() && limits.hard != u64::MAX).then_some(limits.hard),
+            soft_limit_bytes: (asked.is_ok() && limits.soft > 0).then_some(limits.soft),
+        }
     }
 
     /// The processes that use the device for computing or graphics, each once, by pid. Empty if NVML cannot list them here.

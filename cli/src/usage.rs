@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use culeak::snapshot::{DeviceUsage, OtherProcesses, ProcessState, Snapshot, Usage};
+use culeak::snapshot::{DeviceUsage, GroupLimits, OtherProcesses, ProcessState, Snapshot, Usage};
 
 use crate::errors::Failure;
 use crate::load::{Loaded, recording_of};
@@ -26,10 +26,10 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// Queries the devices of a process that runs on this machine, and stores the answer in its snapshot.
 pub fn ask_driver(item: &mut Loaded) {
     let snapshot = &mut item.snapshot;
-    if let Some(limit) = lives(snapshot).and_then(|pid| limit(snapshot, pid))
+    if let Some(limits) = lives(snapshot).and_then(|pid| limits(snapshot, pid))
         && let Some(automatic) = &mut snapshot.taken.automatic
     {
-        automatic.limit_bytes = Some(limit);
+        automatic.limits = limits;
     }
     // An automatic snapshot shows the past, so current usage does not belong to it.
     let present = snapshot.process.state == ProcessState::Running && snapshot.taken.automatic.is_none();
@@ -57,12 +57,12 @@ fn lives(snapshot: &Snapshot) -> Option<u32> {
     file.starts_with(&name).then_some(pid)
 }
 
-/// What the control group of a process may have of the device of the request for which a snapshot was taken, if a limit is set.
-pub fn limit(snapshot: &Snapshot, pid: u32) -> Option<u64> {
+/// What the control group of a process may have of the device of the request for which a snapshot was taken.
+pub fn limits(snapshot: &Snapshot, pid: u32) -> Option<GroupLimits> {
     let failed = snapshot.failed.get(snapshot.taken.automatic.as_ref()?.failed?)?;
     let device = snapshot.devices.get(failed.device?)?;
     let usage = ask(pid, &[&device.uuid]).ok()?;
-    usage.devices.first()?.limit_bytes
+    usage.devices.first().map(|device| device.limits)
 }
 
 /// Queries NVML about these devices, identified by their index in the list, and about this process on them.
@@ -145,6 +145,7 @@ fn device_usage(nvml: &Nvml, device: usize, uuid: &str, pid: u32) -> Result<Devi
     let own = processes.iter().find(|process| process.pid == pid);
     let others: Vec<_> = processes.iter().filter(|process| process.pid != pid).collect();
     let sum: Option<u64> = others.iter().map(|process| process.used_bytes()).sum();
+    let limits: Vec<GroupLimits> = groups(pid).iter().map(|group| found.limits(group)).collect();
     Ok(DeviceUsage {
         device,
         total_bytes: memory.total,
@@ -156,7 +157,10 @@ fn device_usage(nvml: &Nvml, device: usize, uuid: &str, pid: u32) -> Result<Devi
             bytes,
             count: others.len() as u64,
         }),
-        limit_bytes: groups(pid).iter().filter_map(|group| found.limit(group)).min(),
+        limits: GroupLimits {
+            limit_bytes: limits.iter().filter_map(|limits| limits.limit_bytes).min(),
+            soft_limit_bytes: limits.iter().filter_map(|limits| limits.soft_limit_bytes).min(),
+        },
     })
 }
 

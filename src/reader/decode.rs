@@ -49,7 +49,7 @@ impl RawSnapshot {
             reason: Reason::from_number(reason).unwrap_or(Reason::Requested),
             name: (!name.is_empty()).then_some(name),
             failed,
-            limit_bytes: None,
+            limits: GroupLimits::default(),
         }
     }
 

@@ -272,7 +272,7 @@ impl Sample {
                 device: 0,
                 total_bytes: 140 * GIB,
                 used_bytes: used,
-                limit_bytes: None,
+                limits: GroupLimits::default(),
                 reserved_bytes: 615 * MIB,
                 process_bytes: process,
                 others,

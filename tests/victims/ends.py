@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import threading
+import weakref
 
 driver = ctypes.CDLL("libcuda.so.1")
 for function in ("cuMemAlloc_v2", "cuMemFree_v2"):
@@ -112,6 +113,20 @@ def objects():
             driver.cuStreamDestroy_v2(stream)
 
     atexit.register(clean_up)
+
+
+def finalizes_early():
+    """As `finalizes_late`, but the callback of `weakref` itself is registered before the first allocation."""
+    weakref.finalize(begin, int)
+    finalizes_late()
+
+
+def finalizes_late():
+    """Memory that only `weakref.finalize` frees, in an exit callback."""
+    begin()
+    blocks = [Block(1000)]
+    weakref.finalize(begin, blocks.clear)
+    print(json.dumps([sorted(live), 0]), flush=True)
 
 
 class object_without_free:

@@ -56,10 +56,11 @@ int nvmlDeviceGetMemoryInfo_v2(void *device, Memory *memory) {
 
 typedef struct { const char *group; unsigned long long soft, hard, used; } Limits;
 
-/* Of every control group: NVML_LIMIT, if that is set. */
+/* Of every control group: NVML_LIMIT and NVML_SOFT_LIMIT, if they are set. */
 int nvmlDeviceGetMemoryLimits_v1(void *device, Limits *limits) {
     if (!device || strncmp(limits->group, "/sys/fs/cgroup", 14) != 0) return INVALID;
     limits->hard = getenv("NVML_LIMIT") ? number("NVML_LIMIT") : ~0ull;
+    limits->soft = getenv("NVML_SOFT_LIMIT") ? number("NVML_SOFT_LIMIT") : 0;
     return SUCCESS;
 }
 

@@ -9,7 +9,8 @@
 //! No mapping counts for more than is resident of it: its pages were found at another time.
 //!
 //! A holder keeps what it dominates, as it does blocks of the GPU. Only memory whose size is known counts: chunks of glibc's malloc
-//! and of CPython's allocator. A text or a number belongs to what refers to it if nothing else does. So the sums are lower limits.
+//! and of CPython's allocator, and pinned blocks. A text or a number belongs to what refers to it if nothing else does. So the sums
+//! are lower limits.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -17,9 +18,8 @@ use std::ops::Range;
 
 use culeak::analysis::words;
 use culeak::proc::{self, Resident};
-use culeak::snapshot::{HostMemory, HostRow};
+use culeak::snapshot::{Class, HostMemory, HostRow};
 
-use crate::Map;
 use crate::bits::Bits;
 use crate::copy::{Image, PAGE};
 use crate::findings::Findings;
@@ -28,6 +28,7 @@ use crate::native::kinds::Kind;
 use crate::native::{Chunk, Heap, Native, Owner};
 use crate::python::{Python, Sort};
 use crate::walk::rules::object_in;
+use crate::{Block, Map};
 
 /// Types that are reported.
 const MOST_TYPES: usize = 2000;
@@ -239,8 +240,9 @@ fn data(copy: &Image, native: &mut Native, place: u64) -> Vec<u64> {
     words.map(|word| copy.word(place + word * 8)).collect()
 }
 
-/// The bytes of host memory of each node that has some, by number.
-pub(crate) fn weights(searched: &mut Findings) -> Vec<(u32, u64)> {
+/// The bytes of host memory of each node that has some, by number; the blocks follow the nodes. `of_host`: the blocks that are
+/// host memory.
+pub(crate) fn weights(searched: &mut Findings, blocks: &[Block], of_host: &[usize]) -> Vec<(u32, u64)> {
     let (copy, native, graph, budget) = (
         searched.copy,
         &mut searched.native,
@@ -251,11 +253,11 @@ pub(crate) fn weights(searched: &mut Findings) -> Vec<(u32, u64)> {
     let mut weights = Vec::new();
     let mut references = Vec::new();
     // Arrays belong to their objects, so these come first.
-    for kind in [NodeKind::Python, NodeKind::Native] {
+    'nodes: for kind in [NodeKind::Python, NodeKind::Native] {
         for node in graph.nodes().filter(|node| graph.kind(*node) == kind) {
             // The references of the object before, too.
             if !budget.spend(1 + references.drain(..).len() as u64) {
-                return weights;
+                break 'nodes;
             }
             let address = graph.address(node);
             let mut places = vec![address];
@@ -282,6 +284,17 @@ pub(crate) fn weights(searched: &mut Findings) -> Vec<(u32, u64)> {
                 weights.push((node.0, bytes));
             }
         }
+    }
+    // Registered memory may be a chunk that an object has.
+    let is_held = |block: &&usize| searched.found[**block].class != Class::Lost;
+    for &block in of_host.iter().filter(is_held) {
+        let Block { address, bytes, .. } = blocks[block];
+        let is_chunk = (native.around(copy, address)).is_some_and(|chunk| chunk.heap != Heap::Unknown);
+        let bytes = match is_chunk {
+            true => counted.add(copy, native, address).map_or(0, |(_, bytes)| bytes),
+            false => bytes,
+        };
+        weights.push(((graph.len() + block) as u32, bytes));
     }
     weights
 }

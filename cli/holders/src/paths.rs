@@ -58,8 +58,8 @@ pub struct Paths<'b> {
     known: Map<HolderPath, usize>,
     /// The process was stopped while it was copied.
     was_stopped: bool,
-    /// Host memory is summed up, too.
-    host: bool,
+    /// Host memory is summed up, too, with that of these blocks.
+    host: Option<&'b [usize]>,
     trees: Trees,
     modules: Modules,
     /// By the index of the block.
@@ -96,7 +96,7 @@ impl<'b> Paths<'b> {
             blocks,
             concrete: options.concrete.iter().copied().collect(),
             was_stopped: options.pause,
-            host: options.host,
+            host: options.host.then_some(&options.host_blocks),
             answers: vec![None; blocks.len()],
             paths: Vec::new(),
             known: Map::default(),
@@ -111,8 +111,8 @@ impl<'b> Paths<'b> {
     pub fn add(&mut self, searched: &mut Findings, these: &[usize]) -> Vec<usize> {
         let names = &mut Names::new(searched);
         let has_path = |block: &&usize| names.searched.found[**block].class != Class::Lost;
-        let host = self.host && self.trees.is_empty();
-        if host || these.iter().any(|block| has_path(&block)) {
+        let host = self.host.filter(|_| self.trees.is_empty());
+        if host.is_some() || these.iter().any(|block| has_path(&block)) {
             let (holders, of_blocks) = retained::holders(names, self.blocks, host);
             self.trees.add(holders, &of_blocks, these);
         }

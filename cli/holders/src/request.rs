@@ -55,6 +55,8 @@ pub struct Options {
     pub debug_files: Option<DebugFiles>,
     /// Sum up host memory, too: that of each holder, and what the resident memory is used for.
     pub host: bool,
+    /// With `host`: the blocks that are host memory, pinned or registered, which counts for their holders. Indices into the blocks.
+    pub host_blocks: Vec<usize>,
     /// Report the concrete path of each of these blocks (`[3]`), not only its shape (`[*]`). Indices into the blocks.
     pub concrete: Vec<usize>,
 }
@@ -85,6 +87,7 @@ impl Default for Options {
             still_live: None,
             debug_files: None,
             host: false,
+            host_blocks: Vec::new(),
             concrete: Vec::new(),
         }
     }

@@ -365,20 +365,19 @@ fn mention_auto_snapshots(folder: &Path, tag: &str) {
         progress::note(format_args!(
             "{snapshots} in {}{}; next: culeak report {}",
             Escaped(&shown),
-            own_limit(&folder.join(&most_telling)).unwrap_or_default(),
+            own_limits(&folder.join(&most_telling)).unwrap_or_default(),
             Escaped(&input)
         ));
     }
 }
 
-/// The limit of the control group of a program that ran out of memory: it inherits that of this command.
-fn own_limit(snapshot: &Path) -> Option<String> {
+/// The limits of the control group of a program that ran out of memory: it inherits those of this command.
+fn own_limits(snapshot: &Path) -> Option<String> {
     if !snapshot.to_string_lossy().contains(OUT_OF_MEMORY) {
         return None;
     }
     let item = load::Place::File(snapshot.to_owned()).load().ok()?;
-    let limit = usage::limit(&item.snapshot, std::process::id())?;
-    Some(format!("; {}", ledger::limit(limit)))
+    usage::limits(&item.snapshot, std::process::id()).map(ledger::limits)
 }
 
 /// In the names of snapshots that were taken when memory ran out.

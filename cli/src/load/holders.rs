@@ -272,6 +272,9 @@ fn attach_by(
         limit: wanted.limit.unwrap_or(defaults.limit),
         debug_files: Some(DebugFiles(Arc::new(find))),
         host: wanted.host,
+        host_blocks: (listed.records.iter().enumerate())
+            .filter_map(|(index, record)| record.is_of_host.then_some(index))
+            .collect(),
         excluded: listed.excluded.clone(),
         reserved: listed.reserved.clone(),
         concrete: wanted
@@ -357,6 +360,8 @@ struct Record {
     is_code: bool,
     /// Physical memory, which is mapped into a reserved range of addresses.
     is_mapped: bool,
+    /// Pinned or registered host memory.
+    is_of_host: bool,
 }
 
 /// Objects of one call and stack that are searched for.
@@ -402,6 +407,7 @@ impl Listed {
                 cached: level == Level::Cached,
                 is_code: false,
                 is_mapped: matches!(allocation.kind, Kind::Physical | Kind::HostPhysical),
+                is_of_host: allocation.kind.place() == kind::Place::Host,
             };
             found.push((block, record));
         }
@@ -533,6 +539,7 @@ fn handles(snapshot: &Snapshot) -> Vec<(Block, Record)> {
             cached: false,
             is_code: matches!(object.kind, Kind::Module | Kind::Library),
             is_mapped: false,
+            is_of_host: false,
         };
         Some((block, record))
     });

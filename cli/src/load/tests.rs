@@ -355,7 +355,10 @@ mod schema {
             reason: culeak::snapshot::Reason::Mark,
             name: Some("epoch 1".to_owned()),
             failed: None,
-            limit_bytes: Some(1 << 34),
+            limits: culeak::snapshot::GroupLimits {
+                limit_bytes: Some(1 << 34),
+                soft_limit_bytes: Some(1 << 33),
+            },
         });
         full.freed_after_end = full.allocations.clone();
         full.end = Some(culeak::snapshot::End {
@@ -391,7 +394,10 @@ mod schema {
                 device: 0,
                 total_bytes: 3,
                 used_bytes: 2,
-                limit_bytes: Some(2),
+                limits: culeak::snapshot::GroupLimits {
+                    limit_bytes: Some(2),
+                    soft_limit_bytes: Some(1),
+                },
                 reserved_bytes: 1,
                 process_bytes: Some(1),
                 others: Some(culeak::snapshot::OtherProcesses { bytes: 1, count: 1 }),

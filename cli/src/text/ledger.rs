@@ -1,6 +1,7 @@
 //! The ledger: one block per device, one line per owner, the remainder last, then the usage of segments.
 
 use culeak::analysis::ledger::{Cache, CacheSegment, DeviceLedger, Ledger, Line};
+use culeak::snapshot::GroupLimits;
 
 pub mod change;
 mod words;
@@ -69,18 +70,24 @@ pub fn title_of(device: &DeviceLedger, ledger: &Ledger) -> String {
             units::bytes(driver.used_bytes),
             units::bytes(driver.total_bytes),
             Escaped(ledger.source.unwrap_or("the driver")),
-            driver
-                .limit_bytes
-                .map_or_else(String::new, |bytes| format!("; {}", limit(bytes)))
+            limits(driver.limits)
         ),
         None if device.process.is_some() => format!("{} taken by this process", balance(device.known)),
         None => format!("{} recorded", balance(device.known)),
     }
 }
 
-/// What a limit of a control group allows.
-pub fn limit(bytes: u64) -> String {
-    format!("the limit of its control group is {}", units::bytes(bytes))
+/// What the limits of a control group allow, behind a semicolon; empty if none is set.
+pub fn limits(limits: GroupLimits) -> String {
+    match (
+        limits.limit_bytes.map(units::bytes),
+        limits.soft_limit_bytes.map(units::bytes),
+    ) {
+        (None, None) => String::new(),
+        (Some(hard), None) => format!("; the limit of its control group is {hard}"),
+        (None, Some(soft)) => format!("; the soft limit of its control group is {soft}"),
+        (Some(hard), Some(soft)) => format!("; the limit of its control group is {hard}, the soft limit {soft}"),
+    }
 }
 
 /// One line of a device's ledger.

@@ -174,8 +174,8 @@ const EXPLAINED_INDENT: usize = 6;
 pub fn cause(report: &Report, stack: Option<bool>, page: &mut Document) {
     match (&report.trigger, &report.taken.automatic) {
         (Some(failed), automatic) => {
-            let limit = automatic.as_ref().and_then(|automatic| automatic.limit_bytes);
-            request(failed, limit, stack, page);
+            let limits = automatic.as_ref().map(|automatic| ledger::limits(automatic.limits));
+            request(failed, &limits.unwrap_or_default(), stack, page);
         }
         (None, Some(automatic)) => reason(automatic, page),
         (None, None) => {}
@@ -200,7 +200,7 @@ pub fn rules(report: &Report, page: &mut Document) {
 
 /// Out of memory: the size, the device and the call site of the failed request, and the limit of the control group. Without the
 /// stack, the callers are on one line, so that the largest holder is one of the first lines.
-fn request(failed: &FailedRow, limit: Option<u64>, stack: Option<bool>, page: &mut Document) {
+fn request(failed: &FailedRow, limits: &str, stack: Option<bool>, page: &mut Document) {
     let line = failed.stack.python_line().or_else(|| failed.stack.site());
     let name = line.map_or_else(|| NO_STACK.to_owned(), |line| short_name(&line.name()));
     let (api, bytes, place) = (failed.api, units::bytes(failed.bytes), parts::place(line));
@@ -208,8 +208,7 @@ fn request(failed: &FailedRow, limit: Option<u64>, stack: Option<bool>, page: &m
         "out of memory: {api} of {bytes} on {} failed in {name}{place}",
         failed.device
     );
-    let limit = limit.map_or_else(String::new, |bytes| format!("; {}", ledger::limit(bytes)));
-    page.line(styled(BAD, title + &limit));
+    page.line(styled(BAD, title + limits));
     match stack {
         Some(is_full) => {
             page.stack(&failed.stack, is_full, 2);

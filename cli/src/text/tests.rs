@@ -15,7 +15,7 @@ use culeak::analysis::site::text::Site;
 use culeak::analysis::trend::{self, Summary, Trend};
 use culeak::kind::Kind;
 use culeak::point::Point;
-use culeak::snapshot::{EndOf, ProcessState, Snapshot};
+use culeak::snapshot::{EndOf, GroupLimits, ProcessState, Snapshot};
 
 mod diffs;
 mod escapes;
@@ -437,7 +437,7 @@ fn golden_report_of_an_out_of_memory_snapshot() {
         reason: culeak::snapshot::Reason::OutOfMemory,
         name: None,
         failed: Some(0),
-        limit_bytes: None,
+        limits: GroupLimits::default(),
     });
     let snapshot = sample.finish(60 * MIB, 9);
     let text = report_text(&snapshot, &from_file("train.out-of-memory-1.culeak"), false);

@@ -30,8 +30,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, Ordering::*}
 use culeak_walker::{exported, read};
 
 use crate::direct::GATE;
-use crate::interpreter;
-use crate::{Seen, walk};
+use crate::{Seen, examine, interpreter, walk};
 
 type Object = *mut c_void;
 
@@ -61,7 +60,7 @@ struct Functions {
     set_error: unsafe extern "C" fn(Object, Object, Object),
     module_type: Object,
     function_type: Object,
-    /// 3.8: the address of an `int` that is not 0 after the last pending calls; a later one prints an error.
+    /// 3.8: see [`examine::finishing`].
     finishing: Option<u64>,
 }
 
@@ -92,8 +91,6 @@ impl Method {
     }
 }
 
-/// Of `_PyRuntime.ceval.pending.finishing` in 3.8.
-const FINISHING: u64 = 600;
 /// A pending call may run in an interpreter other than the main one, while the program has replaced `atexit.register`, or not at all.
 const MOST_TRIES: u32 = 16;
 
@@ -182,7 +179,7 @@ impl Functions {
         let address = |name: &CStr| Some(exported(name)?.start as usize);
         let current = address(c"PyInterpreterState_Get").or_else(|| address(c"_PyInterpreterState_Get"))?;
         let finishing = match minor {
-            8 => Some(address(c"_PyRuntime")? as u64 + FINISHING),
+            8 => Some(examine::finishing()?),
             _ => None,
         };
         // SAFETY: in all versions that `examine` accepts, the functions of these names have these types.

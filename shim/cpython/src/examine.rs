@@ -107,9 +107,12 @@ fn examine(this_thread: u64, code_type: u64) -> Result<Interpreter, Rejection> {
     })
 }
 
-/// The address of the `int` that is not 0 after the end of the script. The one in front of it says that the interpreter is
-/// initialized.
+/// The address of the `int` that is not 0 after the end of the script. From 3.12 on, the one in front of it says that the interpreter
+/// is initialized.
 fn script_ended(layout: &Layout) -> Option<u64> {
+    if layout.minor == 8 {
+        return finishing();
+    }
     let main = exported(c"PyInterpreterState_Main").filter(|_| layout.script_ended != ABSENT)?;
     // SAFETY: it takes no argument and returns a pointer that does not change; null before the interpreter is made.
     let main = unsafe { as_getter(main.start)() };
@@ -117,6 +120,13 @@ fn script_ended(layout: &Layout) -> Option<u64> {
     let mut initialized = [0; 1];
     let is_read = read(address - 4, &mut initialized);
     (is_read && initialized[0] == 1).then_some(address)
+}
+
+/// In 3.8, the address of the `int` that is not 0 after the last pending calls, and before the exit callbacks
+/// (`_PyRuntime.ceval.pending.finishing`). A later pending call prints an error.
+pub fn finishing() -> Option<u64> {
+    const FINISHING: u64 = 600;
+    Some(exported(c"_PyRuntime")?.start + FINISHING)
 }
 
 /// The address of `Py_IsFinalizing`, which had another name before 3.13.

@@ -137,26 +137,26 @@ pub fn is_finalizing() -> bool {
 }
 
 /// Whether the interpreter has run its script and waits for other threads, calls its exit callbacks or finalizes. Other threads
-/// may still run the script's code. Known from 3.12 on.
+/// may still run the script's code. Known in 3.8 and from 3.12 on.
 #[inline]
 pub fn has_script_ended() -> bool {
     let address = SCRIPT_ENDED.load(Relaxed);
     if address == 0 {
         return false;
     }
-    // SAFETY: in the state of the main interpreter, a static object of libpython from 3.12 on; the caller keeps it loaded. A
-    // thread with the GIL writes it.
+    // SAFETY: in a static object of libpython: in 3.8 the runtime, from 3.12 on the state of the main interpreter; the caller keeps
+    // it loaded. A thread with the GIL writes it.
     unsafe { (*(address as usize as *const AtomicU32)).load(Relaxed) != 0 }
 }
 
-/// Whether there is an interpreter that shows the end of its script only when it finalizes, after the exit callbacks: before 3.12.
+/// Whether there is an interpreter that shows the end of its script only when it finalizes, after the exit callbacks: 3.9 to 3.11.
 #[inline]
 pub fn hides_end() -> bool {
     STATE.load(Acquire) == READY && SCRIPT_ENDED.load(Relaxed) == 0
 }
 
-/// False if no script has ended and no interpreter finalizes. From 3.12 on, loads answer that, without a call of the interpreter:
-/// the script ends before it begins to finalize.
+/// False if no script has ended and no interpreter finalizes. In 3.8 and from 3.12 on, loads answer that, without a call of the
+/// interpreter: the script ends before it begins to finalize.
 #[inline]
 pub fn may_be_ending() -> bool {
     IS_FINALIZING.load(Relaxed) != 0 && (SCRIPT_ENDED.load(Relaxed) == 0 || has_script_ended())

@@ -33,7 +33,7 @@ pub struct Layout {
     pub code_basic_size: u64,
     pub frame_basic_size: u64,
     /// An `int` in the main interpreter's state that is not 0 from the end of its script on, before any exit callback is called;
-    /// [`ABSENT`] before 3.12.
+    /// [`ABSENT`] before 3.12. In 3.8 it is elsewhere.
     pub script_ended: u64,
     /// Where the interpreter describes its own offsets; 3.13 and later.
     pub described: Option<DebugOffsets>,

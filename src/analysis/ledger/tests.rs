@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::kind::Kind;
 use crate::sample::{FrameText, GIB, MAIN, MIB, PYTHON, RUNTIME, Sample};
-use crate::snapshot::{DeviceUsage, OtherProcesses};
+use crate::snapshot::{DeviceUsage, GroupLimits, OtherProcesses};
 
 mod change;
 mod segments;
@@ -46,7 +46,7 @@ fn usage(used: u64, process: Option<u64>, others: Option<u64>) -> Usage {
             device: 0,
             total_bytes: 140 * GIB,
             used_bytes: used,
-            limit_bytes: None,
+            limits: GroupLimits::default(),
             reserved_bytes: MIB,
             process_bytes: process,
             others: others.map(|bytes| OtherProcesses { bytes, count: 1 }),

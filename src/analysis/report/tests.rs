@@ -8,7 +8,7 @@ use crate::analysis::suppressions::Pattern;
 use crate::kind::Kind;
 use crate::point::Point;
 use crate::sample::{self, MAIN, MIB, PYTHON, RUNTIME, Sample, serving};
-use crate::snapshot::{Automatic, ProcessState, Reason};
+use crate::snapshot::{Automatic, GroupLimits, ProcessState, Reason};
 
 fn report(snapshot: &Snapshot) -> Report<'_> {
     Report::of(
@@ -374,7 +374,7 @@ fn the_next_command_selects_what_the_report_shows() {
         reason: Reason::Mark,
         name: None,
         failed: None,
-        limit_bytes: None,
+        limits: GroupLimits::default(),
     });
     assert_eq!(next(&snapshot, By::Site).0, by_stack);
     assert_eq!(
@@ -493,7 +493,7 @@ fn the_failed_request_that_caused_the_snapshot_is_first() {
         reason: crate::snapshot::Reason::OutOfMemory,
         name: None,
         failed: Some(0),
-        limit_bytes: None,
+        limits: GroupLimits::default(),
     });
     let report = report(&snapshot);
     let failed = report.trigger.expect("the request is known");

@@ -6,7 +6,7 @@ use crate::analysis::pairing::Key;
 use crate::analysis::site::Fingerprint;
 use crate::kind::Kind;
 use crate::sample::{MAIN, MIB, PYTHON, RUNTIME, Sample};
-use crate::snapshot::{Automatic, DeviceUsage, Mark, ProcessState, Reason, Snapshot, Usage};
+use crate::snapshot::{Automatic, DeviceUsage, GroupLimits, Mark, ProcessState, Reason, Snapshot, Usage};
 
 mod sampled;
 mod synthetic;
@@ -476,7 +476,7 @@ fn snapshots(count: u64) -> Vec<Snapshot> {
                 device: 0,
                 total_bytes: 1 << 40,
                 used_bytes: 1 << 30,
-                limit_bytes: None,
+                limits: GroupLimits::default(),
                 reserved_bytes: 0,
                 process_bytes: None,
                 others: None,
@@ -569,7 +569,7 @@ fn marks_are_those_passed_when_the_snapshot_was_taken() {
         reason: Reason::Mark,
         name: Some("just now".to_owned()),
         failed: None,
-        limit_bytes: None,
+        limits: GroupLimits::default(),
     });
     let summary = Summary::of(&snapshot, String::new(), &Options::default());
     assert_eq!(summary.instants[0].mark.as_deref(), Some("just now"));

@@ -196,7 +196,7 @@ pub fn usage_while_training() -> Usage {
             device: 0,
             total_bytes: 140 * GIB,
             used_bytes: 700 * MIB,
-            limit_bytes: None,
+            limits: culeak::snapshot::GroupLimits::default(),
             reserved_bytes: 600 * MIB,
             process_bytes: Some(574 * MIB),
             others: Some(OtherProcesses {

@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 
-from standin import allocate, begin, libc, live, tensor
+from standin import allocate, begin, driver, libc, live, tensor
 
 gc.disable()
 begin()
@@ -176,13 +176,23 @@ class Layer:
 
 
 def host():
-    """Host memory of known sizes: in objects with blocks, in others, and of two variables."""
-    global layers, history, table, first, second, buffers
+    """Host memory of known sizes: in objects with blocks, in others, of two variables, and pinned or registered."""
+    global layers, history, table, first, second, buffers, pinned, registered, views
     layers = [Layer() for _ in range(4)]
     history = [b"x" * size for size in [10_000] * 3000]
     table = {number: [number] * 1000 for number in range(1000)}
     first = second = [b"x" * size for size in [20_000] * 1000]
     buffers = [bytearray(b"x" * (10 << 20))]
+    pinned = [ctypes.c_void_p() for _ in range(3)]
+    for pointer in pinned:
+        assert driver.cuMemHostAlloc(ctypes.byref(pointer), ctypes.c_size_t(2 << 20), 0) == 0
+    # One chunk of malloc is reached by its address only, the other is the memory of an object.
+    registered = [ctypes.c_void_p(libc.malloc(4 << 20))]
+    ctypes.memset(registered[0], 1, 4 << 20)
+    views = [bytearray(b"x" * (2 << 20))]
+    view = ctypes.addressof(ctypes.c_char.from_buffer(views[0]))
+    for address, size in (registered[0].value, 4 << 20), (view, 2 << 20):
+        assert driver.cuMemHostRegister_v2(ctypes.c_void_p(address), ctypes.c_size_t(size), 0) == 0
     return "held"
 
 

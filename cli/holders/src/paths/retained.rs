@@ -55,8 +55,8 @@ impl Holder {
 }
 
 /// The holders of one copy, parents first, and the innermost one of each block.
-/// `host`: sum up host memory, too, and add holders of host memory alone behind the others.
-pub(super) fn holders(names: &mut Names, blocks: &[Block], host: bool) -> (Vec<Holder>, Vec<Option<u32>>) {
+/// `host`: sum up host memory, too, also that of these blocks, and add holders of host memory alone behind the others.
+pub(super) fn holders(names: &mut Names, blocks: &[Block], host: Option<&[usize]>) -> (Vec<Holder>, Vec<Option<u32>>) {
     let mut weights = Vec::new();
     let nodes = names.searched.graph.len();
     for (block, found) in names.searched.found.iter().enumerate() {
@@ -67,8 +67,8 @@ pub(super) fn holders(names: &mut Names, blocks: &[Block], host: bool) -> (Vec<H
     let entries = entries(names);
     let explained = explained(names.searched);
     let host_weights = match host {
-        true => crate::host::weights(names.searched),
-        false => Vec::new(),
+        Some(of_host) => crate::host::weights(names.searched, blocks, of_host),
+        None => Vec::new(),
     };
     let holding = Holding::new(names.searched, blocks);
     let tree = dominators(&holding, &entries, &weights, &host_weights);
@@ -86,8 +86,8 @@ pub(super) fn holders(names: &mut Names, blocks: &[Block], host: bool) -> (Vec<H
         }
     }
     let of_host = match host {
-        true => of_host(names, blocks, &tree, &explained),
-        false => Vec::new(),
+        Some(_) => of_host(names, blocks, &tree, &explained),
+        None => Vec::new(),
     };
     let kept = kept.into_iter().map(|(_, holder)| holder);
     (kept.chain(of_host).collect(), of_blocks)

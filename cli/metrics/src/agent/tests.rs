@@ -37,7 +37,7 @@ impl Inputs for Counting {
             device: 0,
             total_bytes: 1 << 30,
             used_bytes,
-            limit_bytes: None,
+            limits: culeak::snapshot::GroupLimits::default(),
             reserved_bytes: 0,
             process_bytes: None,
             others: None,

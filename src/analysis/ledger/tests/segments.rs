@@ -1,6 +1,6 @@
 use super::*;
 use crate::analysis::ledger::segments::{IdleReason, Pin, Segments, Unfit};
-use crate::snapshot::{Automatic, Failed, Reason, Sampling, Stream};
+use crate::snapshot::{Automatic, Failed, GroupLimits, Reason, Sampling, Stream};
 
 const OTHER: FrameText = ("make_state", "/home/me/optimizer.py:88", PYTHON);
 
@@ -189,7 +189,7 @@ fn failed(mut sample: Sample, requested: u64, stream: Option<Stream>) -> Unfit {
         reason: Reason::OutOfMemory,
         name: None,
         failed: Some(sample.0.failed.len() - 1),
-        limit_bytes: None,
+        limits: GroupLimits::default(),
     });
     let snapshot = sample.finish(0, 0);
     let failed = of(&snapshot).pools.remove(0).failed.expect("a failed request");
