@@ -298,7 +298,8 @@ def sets_of_holders(seen):
             retainer = seen.answer.retainers[at]
             holders |= {retainer["name"], *retainer.get("also", [])}
             at = retainer.get("parent")
-        rows.append((label, block["class"], *sorted(re.sub(r"^thread \d+", "thread", holder) for holder in holders)))
+        # Threads have numbers of their own in each process.
+        rows.append((label, block["class"], *sorted(re.sub(r"^thread \d+|(?<=_active\[)\d+", "thread", holder) for holder in holders)))
     return sorted(rows)
 
 

@@ -200,7 +200,7 @@ fn functions_decide_for_blocks_of_frameworks_and_not_for_memory_of_the_driver() 
         &[python("KVCache.__init__", "/home/me/serve.py:9"), SCRIPT],
         &[python("fit.<locals>.closure", "/home/me/t.py:9"), SCRIPT],
         &[python("Net.__init__", "/home/me/net.py:9"), SCRIPT],
-        &[WORKSPACE, CALL, SCRIPT],
+        &[ALLOCATOR, WORKSPACE, CALL, SCRIPT],
     ];
     let of_blocks = [
         Category::KvCache,

@@ -56,8 +56,24 @@ const FUNCTIONS: &[(&str, &str)] = &[
     ("cuRAND", "curand"),
 ];
 
+/// How the names of the functions end that hand out memory of a pool of PyTorch's. Others request the pool's memory.
+const HAND_OUT: [&str; 3] = ["::alloc_found_block", "::malloc", "::allocate"];
 /// How the names of PyTorch's functions in `at::cuda` end that request a workspace for cuBLAS.
 const WORKSPACES: [&str; 3] = ["Workspace", "WorkspaceForHandle", "CUDABlasHandle"];
+
+/// Whether a tensor is a workspace that PyTorch keeps for cuBLAS, from the first product of matrices on.
+fn is_workspace(frames: &[Frame]) -> bool {
+    // In backward, the line of the forward pass is the first frame.
+    let native = frames.iter().skip_while(|frame| frame.is_python());
+    let mut names = native.map_while(|frame| frame.function).map(plain).peekable();
+    let is_allocator = |name: &str| name.starts_with("c10::");
+    let ends = |name: &str, ends: [&str; 3]| ends.iter().any(|end| name.ends_with(end));
+    let first = names.peek();
+    first.is_some_and(|name| is_allocator(name) && ends(name, HAND_OUT)) && {
+        let requests = names.find(|name| !is_allocator(name));
+        requests.is_some_and(|name| name.starts_with("at::cuda::") && ends(&name, WORKSPACES))
+    }
+}
 
 /// Accepts `cublasCreate_v2`, but not a user's `cublas_helper`.
 pub(super) fn library_of_function(name: &str) -> Option<&'static str> {
@@ -71,15 +87,10 @@ pub(super) fn library_of_function(name: &str) -> Option<&'static str> {
     found.map(|(library, _)| *library)
 }
 
-/// The library that requested the memory, by the first frame outside cudart and the driver; of tensors, outside PyTorch's
-/// allocator: it keeps the workspaces that cuBLAS wants, from the first product of matrices on. The stack of the pool's memory begins
-/// in cudart.
+/// The library that requested the memory, by the first frame outside cudart and the driver; that of a workspace, although PyTorch
+/// keeps it.
 pub(super) fn library(frames: &[Frame]) -> Option<&'static str> {
-    let hands_out = |frame: &&Frame| frame.function.is_some_and(|name| name.starts_with("c10::"));
-    let behind = frames.iter().take_while(hands_out).count();
-    let requests = frames.get(behind).and_then(|frame| frame.function).map(plain);
-    let is_workspace = |name: &str| name.starts_with("at::cuda::") && WORKSPACES.iter().any(|end| name.ends_with(end));
-    if requests.is_some_and(|name| is_workspace(&name)) {
+    if is_workspace(frames) {
         return Some("cuBLAS");
     }
     for frame in frames {

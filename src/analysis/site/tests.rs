@@ -490,6 +490,7 @@ fn memory_of_cuda_libraries_has_the_library_as_origin() {
     let cache = |name| (name, "", "/v/site-packages/torch/lib/libc10_cuda.so");
     let tensor = cache("c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::alloc_found_block(int)");
     let allocate = cache("c10::cuda::CUDACachingAllocator::Native::NativeCachingAllocator::allocate(unsigned long)");
+    let expandable = cache("c10::cuda::CUDACachingAllocator::Native::ExpandableSegment::map(int)");
     let segment = cache("c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::alloc_block(int)");
     for (name, of) in [
         ("at::cuda::getCUDABlasLtWorkspace()", Some("cuBLAS")),
@@ -500,16 +501,16 @@ fn memory_of_cuda_libraries_has_the_library_as_origin() {
         ("at::cuda::getCurrentCUDABlasHandle(bool)", Some("cuBLAS")),
         ("at::native::addmm_out_cuda_impl(at::Tensor&)", None),
     ] {
-        assert_eq!(
-            library(&[tensor, allocate, (name, "", torch), USER, MAIN]),
-            of,
-            "{name}"
-        );
-        assert_eq!(
-            library(&[RUNTIME, segment, (name, "", torch), USER, MAIN]),
-            None,
-            "memory of the pool"
-        );
+        let of_tensor = [tensor, allocate, (name, "", torch), USER, MAIN];
+        assert_eq!(library(&of_tensor), of, "{name}");
+        let forward = ("gradient of Net.forward", "/home/me/net.py:9", PYTHON);
+        let in_backward: Vec<FrameText> = [forward].into_iter().chain(of_tensor).collect();
+        assert_eq!(library(&in_backward), of, "{name}");
+        // Memory of the pool, whose segments may be expandable.
+        for inner in [&[RUNTIME, segment][..], &[expandable, segment]] {
+            let outer = [allocate, (name, "", torch), USER, MAIN];
+            assert_eq!(library(&[inner, &outer].concat()), None, "{name}");
+        }
     }
     assert_eq!(
         library(&[RUNTIME, USER, ("", "", "/v/libcublas.so.12"), MAIN]),
