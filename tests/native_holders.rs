@@ -171,10 +171,9 @@ fn leak_sanitizer_agrees() {
             differ.insert(one.name, leaks);
         }
     }
-    // LeakSanitizer does not search memory from mmap that it was not given.
-    let of_mmap = ["arena", "arena below a stack"];
-    let expected = of_mmap.map(|name| (name.to_owned(), true));
-    assert_eq!(differ, BTreeMap::from(expected), "{report}");
+    // LeakSanitizer does not search memory from mmap that it was not given; a stale word may lead to what is there.
+    differ.retain(|name, leaks| !(*leaks && ["arena", "arena below a stack"].contains(&name.as_str())));
+    assert!(differ.is_empty(), "{differ:?}\n{report}");
 }
 
 #[test]
