@@ -42,7 +42,7 @@ fn counted(outcome: &Outcome) -> BTreeMap<String, [f64; 4]> {
 /// The same with sampled stacks, of a block without one. That of a tensor is 30 more than the 109 instructions that it took, for the clock.
 const SAMPLED: [(&str, [f64; 4], f64); 4] = [
     ("allocation", [570.0, 3.0, 0.0, 57.0], 1.0),
-    ("free", [460.0, 3.0, 0.0, 46.0], 0.0),
+    ("free", [460.0, 3.0, 0.0, 42.0], 0.0),
     // Under load, readings of the clock take up to 30 instructions more.
     ("tensor", [140.0, 1.0, 0.0, 14.0], 1.0),
     ("free of a tensor", [110.0, 1.0, 0.0, 12.0], 0.0),
@@ -52,12 +52,11 @@ const SAMPLED: [(&str, [f64; 4], f64); 4] = [
 /// code is the kernel's, and which may be a system call.
 ///
 /// They are 5 to 10 % more instructions and lines than on the day when this was written, with 20 frames. If a change needs more, measure
-/// what that costs (`benches/event.sh`) before you raise a limit. The lines of the same instructions differ by up to 5, by where the linker
-/// puts them.
+/// what that costs (`benches/event.sh`) before you raise a limit.
 const LIMITS: [(&str, [f64; 4], f64); 13] = [
     ("allocation", [1030.0, 3.0, 0.0, 88.0], 1.0),
-    ("free", [530.0, 3.0, 0.0, 52.0], 0.0),
-    ("tensor", [925.0, 2.0, 0.0, 83.0], 1.0),
+    ("free", [530.0, 3.0, 0.0, 48.0], 0.0),
+    ("tensor", [925.0, 2.0, 0.0, 78.0], 1.0),
     ("free of a tensor", [495.0, 2.0, 0.0, 55.0], 0.0),
     ("stream", [970.0, 1.0, 0.0, 85.0], 1.0),
     ("destruction of a stream", [465.0, 1.0, 0.0, 44.0], 0.0),
@@ -107,8 +106,10 @@ fn expect_within(limits: &[(&str, [f64; 4], f64)], recorded: Outcome) {
         let more: Vec<f64> = (0..4)
             .map(|figure| recorded[name][figure] - bare[name][figure] - readings * bare["clock"][figure])
             .collect();
-        // The figures are means of ten calls; the cost of some calls is measured with two readings of the clock.
-        let fits = more.iter().zip(limits).all(|(more, limit)| *more < limit + 0.5);
+        // The figures are means of ten calls; the cost of some calls is measured with two readings of the clock. Lines differ by where
+        // the linker puts the same instructions.
+        let room = [0.5, 0.5, 0.5, 5.5];
+        let fits = (more.iter().zip(limits).zip(room)).all(|((more, limit), room)| *more < limit + room);
         assert!(
             fits,
             "{name}: {more:.1?} more than bare, {limits:?} allowed\n{recorded:#.1?}"
