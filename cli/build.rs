@@ -34,7 +34,7 @@ const SOURCES: [&str; 5] = ["Cargo.toml", "Cargo.lock", "src", "shim", "tests/fa
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    // Tests read them in each report.
+    // Tests, which run debug builds, read these sections in many reports.
     if env::var("PROFILE").as_deref() == Ok("release") {
         println!("cargo::rustc-link-arg-bins=-Wl,--compress-debug-sections=zlib");
     }

@@ -141,7 +141,7 @@ fn words(copy: &Image, index: &BlockIndex, wanted: &[bool], objects: &[u64]) -> 
     let found = copy.search(is_near, |address, value| {
         let own = index.find(value).map(|(block, _)| block).filter(|block| wanted[*block]);
         let range = || index.find_reserved(value).filter(|(_, is_inside)| !is_inside);
-        // The start of a range is that of a block at times.
+        // A block may begin where its range does.
         let block = range().map(|(range, _)| range).or(own);
         (block.is_some() || to_objects.contains_key(&(value & !1))).then_some((address, value, block))
     });

@@ -58,7 +58,7 @@ pub struct Paths<'b> {
     known: Map<HolderPath, usize>,
     /// The process was stopped while it was copied.
     was_stopped: bool,
-    /// Host memory is summed up, too, with that of these blocks.
+    /// Whether host memory is summed up, and then the blocks that are host memory.
     host: Option<&'b [usize]>,
     trees: Trees,
     modules: Modules,

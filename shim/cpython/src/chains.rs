@@ -133,7 +133,7 @@ impl Chains {
         if interpreter.layout.chain != Chain::EntryFrame {
             return None;
         }
-        // SAFETY: the caller's promise; the table is never unmapped, and integers, of which every value is valid.
+        // SAFETY: no other walk uses the table, as promised; it is never unmapped, and any bytes are a valid table.
         let table = unsafe {
             let table = &mut *self.0.get();
             if table.is_null() {

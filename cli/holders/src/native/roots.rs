@@ -59,7 +59,7 @@ impl RootSort {
         !matches!(self, RootSort::Registers | RootSort::Stack | RootSort::WholeStack)
     }
 
-    /// Whether the memory is that of the CUDA driver or one of its libraries at times: its words hold nothing for certain.
+    /// Whether the memory may belong to the CUDA driver or to one of its libraries: its words hold nothing for certain.
     pub fn is_doubtful(self) -> bool {
         matches!(self, RootSort::Stored | RootSort::Library)
     }

@@ -128,7 +128,8 @@ impl<'g> Holding<'g> {
     }
 }
 
-/// Whether only memory of the CUDA driver or of its libraries leads to it, as far as the next few steps show.
+/// Whether the path to a node begins in memory that may belong to the CUDA driver or to one of its libraries. Longer paths than 64 steps are
+/// not followed.
 fn is_noted_by_libraries(graph: &Graph, node: NodeId) -> bool {
     let mut near = graph.way_up(node).take(64);
     let root = near.find(|node| graph.kind(*node) == NodeKind::Root);
