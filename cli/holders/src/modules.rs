@@ -211,6 +211,15 @@ impl Modules {
         Some((crate::demangle::variable(&name), range))
     }
 
+    /// The offsets of the thread-local variables of CUDA's runtime, if it was linked statically into the module with this index.
+    pub fn thread_locals_of_runtime(&self, index: usize) -> Vec<Range<u64>> {
+        let variables = self
+            .all
+            .get(index)
+            .map(|module| module.variables(self.debug_files.as_ref()));
+        variables.map_or_else(Vec::new, |all| all.thread_locals_of("libcudart_static_").collect())
+    }
+
     /// The bytes that the module with this index has for each thread; `None` if it has no thread-local variables.
     pub fn thread_local_bytes(&self, index: usize) -> Option<u64> {
         self.all.get(index)?.headers.thread_local_bytes()

@@ -467,11 +467,23 @@ impl Native {
         }
     }
 
-    /// The thread-local memory of the preload library, of the CUDA driver and of allocators: what they note of blocks and of free
-    /// memory holds none.
+    /// The thread-local memory of the preload library, of CUDA's driver, runtime and libraries, and of allocators: what they note of
+    /// blocks and of free memory holds none.
     pub fn locals_without_holders(&self, modules: &Modules) -> Vec<Range<u64>> {
-        let of_module = |(module, base)| self.thread_local_blocks.of_module(base, module);
-        self.without_holders(modules).filter_map(of_module).collect()
+        let block = |module, base| self.thread_local_blocks.of_module(base, module);
+        let whole = self
+            .without_holders(modules)
+            .filter_map(|(module, base)| block(module, base));
+        let at_start = (0..modules.all().len()).filter(|module| self.thread_local_blocks.is_at_start(*module));
+        let of_runtime = at_start.flat_map(|module| {
+            let offsets = modules.thread_locals_of_runtime(module);
+            let blocks = self.thread_pointers().filter_map(move |base| block(module, base));
+            blocks.flat_map(move |block| {
+                let variable = |offsets: &Range<u64>| block.start + offsets.start..block.start + offsets.end;
+                offsets.iter().map(variable).collect::<Vec<_>>()
+            })
+        });
+        whole.chain(of_runtime).collect()
     }
 
     /// As above, where it is in chunks.
@@ -485,14 +497,17 @@ impl Native {
 
     /// The modules whose thread-local memory holds nothing, each with the thread pointer of each thread.
     fn without_holders(&self, modules: &Modules) -> impl Iterator<Item = (usize, u64)> {
-        let is_one = |module: &Module| matches!(Role::of(&module.path), Role::System | Role::Driver);
+        let is_one = |module: &Module| matches!(Role::of(&module.path), Role::System | Role::Driver | Role::Library);
         let all = modules
             .all()
             .iter()
             .enumerate()
             .filter(move |(_, module)| is_one(module));
-        let bases = || self.stacks.iter().filter_map(|stack| stack.descriptor);
-        all.flat_map(move |(module, _)| bases().map(move |base| (module, base)))
+        all.flat_map(move |(module, _)| self.thread_pointers().map(move |base| (module, base)))
+    }
+
+    fn thread_pointers(&self) -> impl Iterator<Item = u64> {
+        self.stacks.iter().filter_map(|stack| stack.descriptor)
     }
 
     /// The thread-local variable at this address, its module, and its addresses.

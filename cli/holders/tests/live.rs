@@ -367,7 +367,8 @@ fn the_end_of_a_block_is_not_for_certain_the_start_of_the_next_one() {
     ] {
         assert!(!possibly(label), "{:?}", running.path(&holders, label));
     }
-    let of_array = |address: &u64| ["array", "vector", "sized"].contains(&running.expected[address].0.as_str());
+    let of_array =
+        |address: &u64| ["array", "vector", "sized", "timed"].contains(&running.expected[address].0.as_str());
     let blocks = holders.blocks.iter().filter(|block| of_array(&block.address));
     for block in blocks {
         let label = &running.expected[&block.address].0;

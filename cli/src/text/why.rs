@@ -542,21 +542,28 @@ pub fn write_holders(site: &SiteHolders, most: usize, indent: usize, page: &mut 
 
 /// `held by __main__.keep (list of 60): keep[*] → Tensor → storage`, `possibly held by …`, `lost: …`.
 pub fn holder_text(holder: &SiteHolder) -> String {
+    let held_by = held_by(holder, holder.possibly);
+    format!("{held_by}{}", holder_words(holder, &[&holder.origin, &holder.path]))
+}
+
+/// `held by `, `possibly held by `; the origin follows.
+pub fn held_by(holder: &SiteHolder, possibly: bool) -> String {
+    let possibly = if possibly { POSSIBLY } else { "" };
     let held_by = if holder.class == Class::Held { "held by " } else { "" };
-    holder_words(holder, held_by, &[&holder.origin, &holder.path])
+    format!("{possibly}{held_by}")
 }
 
 /// As [`holder_text`], without the origin.
 pub fn path_text(holder: &SiteHolder) -> String {
-    holder_words(holder, "", &[&holder.path])
+    let possibly = if holder.possibly { POSSIBLY } else { "" };
+    format!("{possibly}{}", holder_words(holder, &[&holder.path]))
 }
 
-fn holder_words(holder: &SiteHolder, held_by: &str, words: &[&str]) -> String {
-    let possibly = if holder.possibly { POSSIBLY } else { "" };
+fn holder_words(holder: &SiteHolder, words: &[&str]) -> String {
     let words: Vec<&str> = words.iter().copied().filter(|words| !words.is_empty()).collect();
     let also = match also_text(&holder.also, holder.tally) {
         Some(also) => format!("; {also}"),
         None => String::new(),
     };
-    format!("{possibly}{held_by}{}{also}", Escaped(&words.join(": ")))
+    format!("{}{also}", Escaped(&words.join(": ")))
 }

@@ -99,6 +99,13 @@ impl Variables {
         self.named(&self.thread_local, offset)
     }
 
+    /// The offsets of the thread-local variables whose names begin with this.
+    pub fn thread_locals_of<'v>(&'v self, prefix: &'v str) -> impl Iterator<Item = Range<u64>> + 'v {
+        let named = |variable: &Variable| self.thread_local(variable.start);
+        let of_prefix = move |(name, range): (String, Range<u64>)| name.starts_with(prefix).then_some(range);
+        self.thread_local.iter().filter_map(named).filter_map(of_prefix)
+    }
+
     fn named(&self, variables: &[Variable], address: u64) -> Option<(String, Range<u64>)> {
         let end = variables.partition_point(|variable| variable.start <= address);
         let contains = |variable: &&Variable| address - variable.start < variable.bytes;

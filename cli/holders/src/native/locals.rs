@@ -87,6 +87,10 @@ impl Blocks {
         })
     }
 
+    pub fn is_at_start(&self, module: usize) -> bool {
+        self.at_start.iter().any(|block| block.module == module)
+    }
+
     /// The block of this module.
     pub fn of_module(&self, base: u64, module: usize) -> Option<Range<u64>> {
         let block = self.at_start.iter().find(|block| block.module == module)?;

@@ -203,7 +203,8 @@ impl Walk<'_, '_> {
     }
 
     /// Whether the word that equals the start of this block may be the end of the block before it: the beginning of that one is
-    /// beside it, as in a `std::span`, and it is not an array of blocks, or an element of a vector. (Vectors of spans are rare.)
+    /// beside it, as in a `std::span`, and it is not in an array of blocks or of pairs with a block, or an element of a vector. (Vectors of
+    /// spans are rare.)
     fn may_be_end(&self, from: NodeId, edge: Edge, block: usize) -> bool {
         let Some(before) = self.index.adjacent(block) else {
             return false;
@@ -211,21 +212,32 @@ impl Walk<'_, '_> {
         if self.is_in_vector(from, edge) {
             return false;
         }
-        let start = match self.graph.root(from) {
+        let memory = match self.graph.root(from) {
             _ if edge.kind() != EdgeKind::Word || self.index.is_of_torch(block) => return false,
             Some(Root::Native(root)) if root.sort == RootSort::Registers => return false,
             Some(Root::Python(_)) => return false,
-            Some(Root::Native(root)) => root.range.start,
-            _ => self.graph.address(from),
+            Some(Root::Native(root)) => root.range.clone(),
+            _ => {
+                let start = self.graph.address(from);
+                let chunk = self.native.chunk(self.copy, start);
+                start..chunk.map_or(u64::MAX, |chunk| chunk.start.saturating_add(chunk.bytes))
+            }
         };
-        let at = start.wrapping_add(edge.index() * 8);
-        let pointed = |words: i64| self.index.find(self.copy.word(at.wrapping_add_signed(words * 8)));
+        let at = memory.start.wrapping_add(edge.index() * 8);
+        let pointed = |words: i64| {
+            let place = at.wrapping_add_signed(words * 8);
+            let is_inside = memory.contains(&place);
+            is_inside.then(|| self.index.find(self.copy.word(place))).flatten()
+        };
         let is_other =
             |pointed: Option<(usize, bool)>| pointed.is_some_and(|(other, _)| other != before && other != block);
         match (pointed(-2), pointed(-1)) {
             (further, Some((near, false))) if near == before => !is_other(further) && !is_other(pointed(1)),
             // Between the two is a place in the first block, or that of a limit.
-            (Some((further, false)), near) if further == before => !is_other(near) && !is_other(pointed(1)),
+            (Some((further, false)), near) if further == before => {
+                let around = [near, pointed(1), pointed(2), pointed(-4)];
+                !around.into_iter().any(is_other)
+            }
             _ => false,
         }
     }

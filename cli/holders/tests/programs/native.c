@@ -15,6 +15,8 @@ static volatile uint64_t global_block, interior_block, wide_block;
 static struct list *volatile list;
 static uint64_t *volatile table;
 static __thread volatile uint64_t thread_block;
+/* As a variable of CUDA's runtime in a program that it is linked statically into. */
+static __thread volatile uint64_t libcudart_static_1a2b;
 
 /* Data that the program never writes, beside data that it does: all equal addresses of blocks. */
 #define CONSTANT 0x7f0010000000ul
@@ -41,6 +43,7 @@ static uint64_t block(const char *label, const char *expected) {
 static void *sleeper(void *none) {
     volatile uint64_t local = block("thread-stack", "Held");
     thread_block = block("thread-local", "Held");
+    libcudart_static_1a2b = block("thread-local-of-runtime", "Lost");
     pause();
     return (void *)(local + (uint64_t)none);
 }

@@ -10,6 +10,7 @@ static struct span {
     uint64_t begin, end, limit;
 } *volatile span, *volatile full, *volatile cursor, *volatile known, *volatile stale;
 static uint64_t *volatile array;
+static volatile struct { double time; uint64_t block; } timed[4];
 /* As a std::vector lays out its members: in heap memory, and in a variable. */
 static struct vector {
     uint64_t *begin, *end, *limit;
@@ -62,6 +63,9 @@ __attribute__((noinline)) static void fill(void) {
     uint64_t *buffers = calloc(6, 8);
     sized.begin = buffers, sized.end = buffers + 6, sized.limit = buffers + 6;
     for (int place = 0; place < 6; place += 2) buffers[place] = block("sized", "Held"), buffers[place + 1] = 4096;
+    next += 1 << 20;
+    /* A time and a pointer. */
+    for (int place = 0; place < 3; place++) timed[place].time = place * 0.1, timed[place].block = block("timed", "Held");
     next += 1 << 20;
     array = calloc(5, 8);
     for (int place = 0; place < 5; place++) array[place] = block("array", "Held");

@@ -6,7 +6,6 @@ use culeak::analysis::site::{CallStack, Frame};
 use culeak::analysis::why::SiteHolder;
 use culeak::kind::Kind;
 use culeak::point::Point;
-use culeak::snapshot::Class;
 
 use super::sums::{self, Recorded, Sum};
 use crate::document::cells::balance;
@@ -39,11 +38,14 @@ pub fn explain(row: &Row, report: &Report, indent: usize, page: &mut Document) {
     if !row.stacks.is_empty() {
         ways(row, ages, indent, page);
     }
-    let fingerprint = row.stacks.first().map(|stack| stack.stack.site_fingerprint);
+    let site_of = |row: &Row| row.stacks.first().map(|stack| stack.stack.site_fingerprint);
+    // Memory of a pool may have the call site of another row, and the answer is for both.
+    let first = report.rows.iter().find(|other| site_of(other) == site_of(row));
+    let is_asked = report.by == By::Site && first.is_none_or(|first| std::ptr::eq(first, row));
     let site = report
         .held_by
         .iter()
-        .find(|site| Some(site.site_fingerprint) == fingerprint && report.by == By::Site);
+        .find(|site| Some(site.site_fingerprint) == site_of(row) && is_asked);
     let holders = site.map_or(&[][..], |site| site.holders.as_slice());
     // Paths of one origin are beside each other.
     let origins: Vec<&[SiteHolder]> = holders
@@ -60,7 +62,7 @@ pub fn explain(row: &Row, report: &Report, indent: usize, page: &mut Document) {
             page.indented(indent, format!("{all}{}", why::holder_text(only)));
             continue;
         }
-        let held_by = if paths[0].class == Class::Held { "held by " } else { "" };
+        let held_by = why::held_by(&paths[0], paths.iter().all(|path| path.possibly));
         page.indented(indent, format!("{all}{held_by}{}", Escaped(&paths[0].origin)));
         let (shown, rest) = paths.split_at(paths.len().min(PATHS_SHOWN));
         for path in shown {
@@ -185,11 +187,12 @@ pub fn is_of_code(report: &Report) -> bool {
     matches!(report.by, By::Site | By::Stack)
 }
 
-/// PyTorch makes all streams of its pool when it needs the first one, and keeps them.
+/// PyTorch and XLA make the streams of their pools when they need the first one, and keep them.
 fn is_pool_of_streams(row: &Row) -> bool {
     let stack = row.stacks.first().map(|first| &first.stack);
     let mut frames = stack.iter().flat_map(|stack| &stack.frames);
-    row.kind_of_objects() == Some(Kind::Stream) && frames.any(|frame| frame.module_name().starts_with("libc10_cuda"))
+    let is_pool = |name: &str| ["libc10_cuda", "xla_cuda"].iter().any(|file| name.starts_with(file));
+    row.kind_of_objects() == Some(Kind::Stream) && frames.any(|frame| is_pool(frame.module_name()))
 }
 
 /// The ledger covers all memory, so with a filter its sums would contradict the other lines.
