@@ -228,12 +228,10 @@ impl<'a> Work<'a> {
         let look_up = || self.sites.read().unwrap_or_else(PoisonError::into_inner).named(&keys);
         let mut named = look_up();
         if !named.is_complete() {
-            let (part, part_keys) = Sites::unknown(&item.snapshot, &keys, &named);
-            let part = self.named(Loaded::of(part, item.source.clone()).below(item.root.clone()));
-            self.sites
-                .write()
-                .unwrap_or_else(PoisonError::into_inner)
-                .learn(&part, &part_keys);
+            lock(&self.symbols).name(&mut item, self.how.names);
+            let mut sites = self.sites.write().unwrap_or_else(PoisonError::into_inner);
+            sites.learn(&item.snapshot, &keys);
+            drop(sites);
             named = look_up();
         }
         Ok(ProcessSums::of(&item.snapshot, &named, item.source))
@@ -256,13 +254,6 @@ impl<'a> Work<'a> {
         let report = Report::of(&item.snapshot, &options);
         let mut sites = self.sites.write().unwrap_or_else(PoisonError::into_inner);
         Ok(ProcessSums::of_report(&item.snapshot, &report, &mut sites))
-    }
-
-    /// Looks up the names of a snapshot's frames that no other process had.
-    fn named(&self, mut item: Loaded) -> Snapshot {
-        let mut symbols = lock(&self.symbols);
-        symbols.name(&mut item, self.how.names);
-        item.snapshot
     }
 }
 
