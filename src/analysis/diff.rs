@@ -16,10 +16,10 @@ use crate::analysis::pairing::{Key, pair, pair_across};
 use crate::analysis::program::Program;
 use crate::analysis::report::{By, CALLERS_KEPT, Cut, ProcessLine, Row, RowsOfKinds, Sort, process_line};
 use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame};
-use crate::analysis::tally::{Change, Tally};
 use crate::analysis::words::plural;
 use crate::point::Point;
 use crate::snapshot::{Allocator, Capture, Losses, Snapshot, is_default};
+use crate::tally::{Change, Tally};
 
 mod host;
 mod objects;
