@@ -12,7 +12,6 @@
 //! | [`error_name`](mod@error_name) | What is this CUDA error called? |
 //! | [`estimate`] | What do sampled stacks stand for, and how certain is that? |
 //! | [`words`] | How are sizes, counts and times written for people? |
-//! | [`tally`] | How many bytes, in how many records? |
 //! | [`site`] | Which frame of a stack is the call site, and how is it recognized in another run? |
 //! | [`callers`] | Where do the stacks of a call site part? |
 //! | [`framework`] | Which frameworks' blocks were recorded, and in which memory do they lie? |
@@ -83,5 +82,3 @@ pub mod trend;
 pub mod whatif;
 pub mod why;
 pub mod words;
-
-pub use crate::tally;

@@ -60,7 +60,7 @@ fn all_expected(victim: &Waiting) -> Vec<Expected> {
 
 /// What must be right beside the classes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Known {
+enum Precision {
     /// Roots and the texts of paths.
     Symbols,
     /// Only the classes.
@@ -70,7 +70,7 @@ enum Known {
 }
 
 #[track_caller]
-fn expect_classes(profile: &Profile, known: Known) {
+fn expect_classes(profile: &Profile, precision: Precision) {
     let victim = start(profile);
     let holders = victim.search().expect("an answer");
     let mut wrong = Vec::new();
@@ -79,7 +79,7 @@ fn expect_classes(profile: &Profile, known: Known) {
         let path = path_of(&holders, one.address).expect("a path for each block");
         let all = text(path);
         let right_root = one.class == Class::Lost || one.roots.contains(&path.root);
-        let may_be_heap = known == Known::NoChunks && one.class == Class::Lost;
+        let may_be_heap = precision == Precision::NoChunks && one.class == Class::Lost;
         if may_be_heap && path.class == Class::Held && path.possibly {
             continue;
         }
@@ -88,7 +88,7 @@ fn expect_classes(profile: &Profile, known: Known) {
                 "{}: {:?}, expected {:?}: {all}",
                 one.name, path.class, one.class
             ));
-        } else if known != Known::Classes && !(right_root && says(&all, &one.texts)) {
+        } else if precision != Precision::Classes && !(right_root && says(&all, &one.texts)) {
             let wanted = format!("{:?} {:?}", one.roots, one.texts);
             wrong.push(format!("{}: {:?} {all}, expected {wanted}", one.name, path.root));
         }
@@ -97,7 +97,7 @@ fn expect_classes(profile: &Profile, known: Known) {
             "queue in an object" | "left in a queue" | "the last of a queue" => Some(true),
             _ => None,
         };
-        if known == Known::Symbols && certain == Some(path.possibly) {
+        if precision == Precision::Symbols && certain == Some(path.possibly) {
             wrong.push(format!("{}: possibly is {}: {all}", one.name, path.possibly));
         }
         let interior = ["interior", "tagged"].contains(&one.name.as_str());
@@ -112,14 +112,14 @@ fn expect_classes(profile: &Profile, known: Known) {
 #[test]
 #[ignore = "needs g++"]
 fn every_native_holder_is_classed_and_named() {
-    expect_classes(&victim(), Known::Symbols);
+    expect_classes(&victim(), Precision::Symbols);
 }
 
 #[test]
 fn what_the_last_word_of_an_object_leads_to_is_held() {
     expect_classes(
         &program(executable("holders/last_word", &[], &[fake_driver()])),
-        Known::Symbols,
+        Precision::Symbols,
     );
 }
 
@@ -128,7 +128,7 @@ fn what_the_last_word_of_an_object_leads_to_is_held() {
 fn in_a_stripped_program_the_classes_are_the_same() {
     let [plugin, unloaded] = plugins();
     let stripped = executable("holders/native", &["-std=c++17", "-s"], &[fake_driver()]);
-    expect_classes(&program(stripped).arg(plugin).arg(unloaded), Known::Classes);
+    expect_classes(&program(stripped).arg(plugin).arg(unloaded), Precision::Classes);
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn in_a_stripped_program_the_classes_are_the_same() {
 fn with_other_allocators_what_is_held_has_the_same_names() {
     for allocator in ["libjemalloc.so.2", "libtcmalloc_minimal.so.4", "libmimalloc.so.2"] {
         let victim = victim().with_preload(Preload::AfterCuleak, installed(allocator));
-        expect_classes(&victim, Known::NoChunks);
+        expect_classes(&victim, Precision::NoChunks);
     }
 }
 

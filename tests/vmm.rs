@@ -1,8 +1,8 @@
 //! Virtual memory management: physical memory is live while its handle or a mapping of it exists.
 
 use culeak::analysis::handles::Handles;
-use culeak::analysis::tally::Tally;
 use culeak::kind::Kind::*;
+use culeak::tally::Tally;
 
 use crate::support::claims::Claims;
 use crate::support::{Outcome, profile};

@@ -11,7 +11,6 @@ pub mod export;
 pub mod help;
 pub mod job;
 pub mod job_diff;
-pub mod job_trend;
 pub mod job_why;
 pub mod list;
 pub mod live;

@@ -6,7 +6,7 @@ use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::path::Path;
-use std::process::{Command, ExitCode, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, thread};
 
@@ -41,11 +41,22 @@ pub fn ask(command: &mut Command, limit: Duration) -> io::Result<Answer> {
         .stdin(Stdio::null())
         .stdout(stdout.try_clone()?)
         .stderr(stderr.try_clone()?);
-    let mut child = command.spawn()?;
+    Ok(Answer {
+        status: ended(&mut command.spawn()?, limit)?,
+        stdout: text(&mut stdout)?,
+        stderr: text(&mut stderr)?,
+    })
+}
+
+/// Waits for the end of a child.
+///
+/// # Errors
+/// It exceeded the limit and was killed.
+pub fn ended(child: &mut Child, limit: Duration) -> io::Result<ExitStatus> {
     let started = Instant::now();
-    let status = loop {
+    loop {
         if let Some(status) = child.try_wait()? {
-            break status;
+            return Ok(status);
         }
         if started.elapsed() > limit {
             child.kill()?;
@@ -56,12 +67,7 @@ pub fn ask(command: &mut Command, limit: Duration) -> io::Result<Answer> {
             ));
         }
         thread::sleep(PAUSE);
-    };
-    Ok(Answer {
-        status,
-        stdout: text(&mut stdout)?,
-        stderr: text(&mut stderr)?,
-    })
+    }
 }
 
 fn text(file: &mut File) -> io::Result<String> {

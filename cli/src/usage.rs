@@ -39,11 +39,16 @@ pub fn ask_driver(item: &mut Loaded) {
     // A process in a container has another process id here, which the driver uses too.
     let pid = item.source.parse().unwrap_or_else(|_| snapshot.process.number());
     let uuids: Vec<&str> = snapshot.devices.iter().map(|device| device.uuid.as_str()).collect();
-    snapshot.usage = Some(ask(pid, &uuids).unwrap_or_else(|why| Usage {
+    snapshot.usage = Some(of_devices(pid, &uuids));
+}
+
+/// The answer of NVML, or why there is none.
+pub fn of_devices(pid: u32, uuids: &[&str]) -> Usage {
+    ask(pid, uuids).unwrap_or_else(|why| Usage {
         source: "NVML".to_owned(),
         missing: Some(why),
         ..Usage::default()
-    }));
+    })
 }
 
 /// The process of an automatic snapshot, if it still runs under its id.

@@ -12,9 +12,9 @@ use crate::analysis::pairing::{Key, pair};
 use crate::analysis::program::Program;
 use crate::analysis::report::Row;
 use crate::analysis::site::Fingerprint;
-use crate::analysis::tally::Tally;
 use crate::kind::Kind;
 use crate::point::Point;
+use crate::tally::Tally;
 
 /// The value of [`Baseline::format`].
 pub const FORMAT: &str = "culeak-baseline";

@@ -8,11 +8,11 @@ use foldhash::{HashMap, HashSet};
 use serde::Serialize;
 
 use crate::analysis::filter::no_mark;
-use crate::analysis::tally::Tally;
 use crate::analysis::words;
 use crate::point::Point;
 use crate::reader::progress::{Progress, Unit};
 use crate::snapshot::{Allocation, Allocations, Call, Gathering, Reason, Snapshot, Thread};
+use crate::tally::Tally;
 use crate::timeline::lives::{Lives, thread_of};
 use crate::timeline::{Timeline, UNIT};
 

@@ -23,10 +23,10 @@ use serde::Serialize;
 use crate::analysis::groups::Group;
 use crate::analysis::site::{CallStack, CallStacks, Frame};
 use crate::analysis::suppressions::{Names, ParseError, each_rule};
-use crate::analysis::tally::Tally;
 use crate::kind::{Kind, Place};
 use crate::named;
 use crate::snapshot::{Call, Snapshot};
+use crate::tally::Tally;
 
 mod rule;
 

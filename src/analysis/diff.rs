@@ -16,10 +16,10 @@ use crate::analysis::pairing::{Key, pair, pair_across};
 use crate::analysis::program::Program;
 use crate::analysis::report::{By, CALLERS_KEPT, Cut, ProcessLine, Row, RowsOfKinds, Sort, process_line};
 use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame};
-use crate::analysis::tally::{Change, Tally};
 use crate::analysis::words::plural;
 use crate::point::Point;
 use crate::snapshot::{Allocator, Capture, Losses, Snapshot, is_default};
+use crate::tally::{Change, Tally};
 
 mod host;
 mod objects;
@@ -312,21 +312,9 @@ fn compared<'a>(
     let pairs = pairs.map(|(row, partner)| (partner.and_then(|partner| old[partner].take()), Some(row)));
     let mut both: Vec<_> = pairs.collect();
     both.extend(old.into_iter().filter(Option::is_some).map(|row| (row, None)));
-    let rows = both.into_iter().map(|(old, new)| {
-        let mut callers = match by {
-            By::Site => callers(old.as_ref(), new.as_ref(), stacks),
-            _ => Vec::new(),
-        };
-        let callers_in_all = callers.len();
-        callers.truncate(CALLERS_KEPT);
-        DiffRow {
-            callers,
-            callers_in_all,
-            by,
-            ..diff_row(old, new)
-        }
-    });
-    rows.collect()
+    both.into_iter()
+        .map(|(old, new)| diff_row(old, new, stacks, by))
+        .collect()
 }
 
 /// What changed through each caller at which the stacks of both sides part, without claims unless the row has nothing else.
@@ -360,7 +348,13 @@ fn name<'r>(row: &'r DiffRow) -> (&'r str, Fingerprint) {
     (&row.label, row.stack.fingerprint)
 }
 
-fn diff_row<'a>(old: Option<Row<'a>>, new: Option<Row<'a>>) -> DiffRow<'a> {
+fn diff_row<'a>(old: Option<Row<'a>>, new: Option<Row<'a>>, stacks: &[CallStacks<'a>; 2], by: By) -> DiffRow<'a> {
+    let mut callers = match by {
+        By::Site => callers(old.as_ref(), new.as_ref(), stacks),
+        _ => Vec::new(),
+    };
+    let callers_in_all = callers.len();
+    callers.truncate(CALLERS_KEPT);
     let tally = |row: &Option<Row>| row.as_ref().map(Row::tally).unwrap_or_default();
     let (before, after) = (tally(&old), tally(&new));
     let state = match (&old, &new) {
@@ -394,10 +388,10 @@ fn diff_row<'a>(old: Option<Row<'a>>, new: Option<Row<'a>>) -> DiffRow<'a> {
         estimated,
         kinds,
         pool,
-        callers: Vec::new(),
-        callers_in_all: 0,
+        callers,
+        callers_in_all,
         stack,
-        by: By::Site,
+        by,
     }
 }
 

@@ -5,10 +5,10 @@
 
 use serde::Serialize;
 
-use crate::analysis::tally::Tally;
 use crate::analysis::words;
 use crate::sampling::{self, Weight};
 use crate::snapshot::{Call, Sampling};
+use crate::tally::Tally;
 
 /// A sum of weights.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

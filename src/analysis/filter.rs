@@ -14,10 +14,10 @@ use crate::analysis::categories::{Categories, Category, Request, Sorter};
 use crate::analysis::groups::Group;
 use crate::analysis::site::CallStacks;
 use crate::analysis::suppressions::Pattern;
-use crate::analysis::tally::Tally;
 use crate::analysis::words::quoted;
 use crate::kind::{Kind, Place};
 use crate::snapshot::{Call, Snapshot};
+use crate::tally::Tally;
 use crate::timeline::Site;
 
 /// The conditions; an empty list lets everything pass.

@@ -26,12 +26,12 @@ use foldhash::HashMap;
 use crate::analysis::estimate::{Errors, Estimate, NEVER_UNSEEN, Unchosen};
 use crate::analysis::framework::{Blocks, Carriers, Watched};
 use crate::analysis::site::{CallStack, CallStacks, is_pool};
-use crate::analysis::tally::Tally;
 use crate::kind::{Kind, Place};
 use crate::named;
 use crate::reader::progress::{Progress, Unit};
 use crate::snapshot::allocations::{Row, in_two_threads, stack_of};
 use crate::snapshot::{Allocation, Call, Sampling, Snapshot};
+use crate::tally::Tally;
 
 named! {
     /// How a record counts in a report. The names are for data for other tools.

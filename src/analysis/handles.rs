@@ -5,9 +5,9 @@
 
 use serde::Serialize;
 
-use crate::analysis::tally::Tally;
 use crate::kind::Kind;
 use crate::snapshot::Snapshot;
+use crate::tally::Tally;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

@@ -24,7 +24,7 @@ use crate::analysis::opaque::OpaquePool;
 use crate::analysis::program::Program;
 use crate::analysis::report::Cut;
 use crate::analysis::suppressions::Used;
-use crate::analysis::tally::Tally;
+use crate::tally::Tally;
 
 pub mod diff;
 pub mod identity;

@@ -30,11 +30,11 @@ use serde::Serialize;
 use crate::analysis::framework::Watched;
 use crate::analysis::groups::{Group, Groups};
 use crate::analysis::site::CallStacks;
-use crate::analysis::tally::Tally;
 use crate::kind::{Kind, Place};
 use crate::point::Point;
 use crate::reader::progress::{Progress, Unit};
 use crate::snapshot::{DeviceUsage, ProcessState, Snapshot, Usage};
+use crate::tally::Tally;
 
 mod caches;
 pub mod change;

@@ -9,10 +9,10 @@ use serde::Serialize;
 
 use crate::analysis::groups::{Group, Groups, Level};
 use crate::analysis::site::CallStacks;
-use crate::analysis::tally::Tally;
 use crate::analysis::words;
 use crate::kind::Place;
 use crate::snapshot::Snapshot;
+use crate::tally::Tally;
 
 /// How the blocks of an allocator get into a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -26,11 +26,11 @@ use crate::analysis::pages::{self, PagesOfPool};
 use crate::analysis::points::{Points, when};
 use crate::analysis::site::{CallStack, CallStacks, Role};
 use crate::analysis::suppressions::{Sieve, Used};
-pub use crate::analysis::tally::Tally;
 use crate::analysis::why::{self, Modules, SiteHolders, Why, by_site};
 pub use crate::analysis::words::shell_word;
 use crate::kind::Place;
 use crate::snapshot::{Allocator, Capture, Failed, Losses, Mark, Sampling, Snapshot, is_default};
+pub use crate::tally::Tally;
 
 mod advice;
 mod grouping;

@@ -17,12 +17,12 @@ use serde::Serialize;
 use crate::analysis::filter::{Filter, Filtering, mark_time};
 use crate::analysis::report::{ProcessLine, place_name, process_line, shell_word};
 use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame};
-use crate::analysis::tally::Tally;
 use crate::analysis::words;
 use crate::kind::Place;
 use crate::named;
 use crate::point::Point;
 use crate::snapshot::Snapshot;
+use crate::tally::Tally;
 use crate::timeline::{Timeline, Unknown};
 
 mod counting;

@@ -29,7 +29,7 @@ use serde::Serialize;
 
 use crate::analysis::function_name::without_hash;
 use crate::analysis::site::{CallStack, Frame};
-use crate::analysis::tally::Tally;
+use crate::tally::Tally;
 
 mod pattern;
 mod sieve;

@@ -23,8 +23,8 @@ use crate::analysis::job::member::Member;
 use crate::analysis::opaque::OpaquePool;
 use crate::analysis::program::Program;
 use crate::analysis::report::By;
-use crate::analysis::tally::Tally;
 use crate::snapshot::Snapshot;
+use crate::tally::Tally;
 
 mod history;
 mod judge;

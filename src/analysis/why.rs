@@ -23,8 +23,8 @@ use crate::analysis::objects;
 use crate::analysis::points::when;
 use crate::analysis::report::{ProcessLine, Row, process_line, shell_word};
 use crate::analysis::site::{CallStacks, Frame};
-use crate::analysis::tally::Tally;
 use crate::snapshot::{Capture, Class, HeldBlock, Holders, Losses, Search, Snapshot};
+use crate::tally::Tally;
 
 mod chains;
 mod gathered;

@@ -44,7 +44,7 @@ impl Recording {
         // SAFETY: arrays of bytes, of which all zeros is a value.
         let result = unsafe { Scratch::zeroed() }.and_then(|mut buffers| {
             let (from, to) = (from.number(), to.number());
-            without_write_signals(|| Copy { from, to }.run(&mut buffers, self, reason, name, failed_row))
+            without_write_signals(|| Transfer { from, to }.run(&mut buffers, self, reason, name, failed_row))
         });
         if result.is_err() {
             // SAFETY: a C string; this call created the file.
@@ -64,12 +64,12 @@ struct Buffers {
     before: [u8; PIECE],
 }
 
-struct Copy {
+struct Transfer {
     from: i32,
     to: i32,
 }
 
-impl Copy {
+impl Transfer {
     fn run(
         &self,
         buffers: &mut Buffers,

@@ -22,7 +22,7 @@ pub enum Preload {
 }
 
 #[derive(Debug, Clone)]
-enum What {
+enum Executable {
     Victim(String, Lookup),
     Program(PathBuf),
 }
@@ -46,7 +46,7 @@ enum Output {
 
 #[derive(Debug, Clone)]
 pub struct Profile {
-    what: What,
+    executable: Executable,
     arguments: Vec<OsString>,
     environment: Vec<(OsString, OsString)>,
     others: Vec<(Preload, PathBuf)>,
@@ -59,18 +59,18 @@ pub struct Profile {
 
 /// A victim, linked with the driver unless another lookup is chosen.
 pub fn profile(victim: &str) -> Profile {
-    Profile::of(What::Victim(victim.to_owned(), Lookup::Linked))
+    Profile::of(Executable::Victim(victim.to_owned(), Lookup::Linked))
 }
 
 /// Any other program.
 pub fn program(path: impl Into<PathBuf>) -> Profile {
-    Profile::of(What::Program(path.into()))
+    Profile::of(Executable::Program(path.into()))
 }
 
 impl Profile {
-    fn of(what: What) -> Profile {
+    fn of(executable: Executable) -> Profile {
         Profile {
-            what,
+            executable,
             arguments: Vec::new(),
             environment: Vec::new(),
             others: Vec::new(),
@@ -83,7 +83,7 @@ impl Profile {
     }
 
     pub fn lookup(mut self, chosen: Lookup) -> Profile {
-        if let What::Victim(_, lookup) = &mut self.what {
+        if let Executable::Victim(_, lookup) = &mut self.executable {
             *lookup = chosen;
         }
         self
@@ -184,9 +184,9 @@ impl Profile {
 
     /// The command, for claims that start it themselves.
     pub fn command(&self, folder: &Path) -> Command {
-        let executable = match &self.what {
-            What::Victim(name, lookup) => victim(name, *lookup),
-            What::Program(path) => path.clone(),
+        let executable = match &self.executable {
+            Executable::Victim(name, lookup) => victim(name, *lookup),
+            Executable::Program(path) => path.clone(),
         };
         let out = folder.join("out");
         fs::create_dir_all(&out).expect("the output folder");

@@ -7,11 +7,11 @@ use culeak::analysis::groups::{Groups, Level};
 use culeak::analysis::job::member::Member;
 use culeak::analysis::report::is_finished;
 use culeak::analysis::site::{CallStacks, Frame};
-use culeak::analysis::tally::Tally;
 use culeak::job_variables::Dimension;
 use culeak::kind::Place;
 use culeak::point::Point;
 use culeak::snapshot::{ProcessState, Snapshot};
+use culeak::tally::Tally;
 
 use crate::folder;
 use crate::schema::{Block, Instant, Process, SiteRow, StackRow};

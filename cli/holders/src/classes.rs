@@ -67,6 +67,7 @@ pub fn search(
     let mut until: Option<Deadline> = None;
     let index = BlockIndex::new(blocks, &options.reserved);
     let mut paths = Paths::new(blocks, options);
+    paths.was_stopped = stopped.is_some();
     let mut limits: Vec<String> = Vec::new();
     let mut changed = Vec::new();
     let mut best: Vec<Option<Answer>> = vec![None; blocks.len()];

@@ -95,15 +95,10 @@ pub fn search(source: &dyn Source, blocks: &[Block], options: &Options) -> Resul
     classes::search(source, None, blocks, options)
 }
 
-/// As [`search`], in one copy that was made while the process was stopped. [`Options::pause`] and [`Options::copies`] have no
-/// effect.
+/// As [`search`], in one copy that was made while the process was stopped. [`Options::copies`] has no effect.
 ///
 /// # Errors
 /// The process runs an interpreter whose structures are not known.
 pub fn search_stopped(stopped: Stopped, blocks: &[Block], options: &Options) -> Result<Holders, Error> {
-    let options = Options {
-        pause: true,
-        ..options.clone()
-    };
-    classes::search(stopped.copy.source(), Some(stopped), blocks, &options)
+    classes::search(stopped.copy.source(), Some(stopped), blocks, options)
 }

@@ -57,7 +57,7 @@ pub struct Paths<'b> {
     paths: Vec<HolderPath>,
     known: Map<HolderPath, usize>,
     /// The process was stopped while it was copied.
-    was_stopped: bool,
+    pub was_stopped: bool,
     /// Whether host memory is summed up, and then the blocks that are host memory.
     host: Option<&'b [usize]>,
     trees: Trees,
@@ -95,7 +95,7 @@ impl<'b> Paths<'b> {
         Paths {
             blocks,
             concrete: options.concrete.iter().copied().collect(),
-            was_stopped: options.pause,
+            was_stopped: false,
             host: options.host.then_some(&options.host_blocks),
             answers: vec![None; blocks.len()],
             paths: Vec::new(),

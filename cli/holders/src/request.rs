@@ -39,8 +39,6 @@ pub struct Block {
 pub struct Options {
     /// A process that runs on is copied again until this many copies in succession explain no further block.
     pub copies: u32,
-    /// Stop the process while its memory is copied.
-    pub pause: bool,
     /// Memory that is not searched: device, pinned and managed blocks.
     pub excluded: Vec<Range<u64>>,
     /// Reserved ranges of addresses, sorted, in which blocks are mapped: a pointer to the start of one holds all of these. One into it
@@ -80,7 +78,6 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             copies: 4,
-            pause: false,
             excluded: Vec::new(),
             reserved: Vec::new(),
             limit: LIMIT,

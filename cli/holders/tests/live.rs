@@ -6,11 +6,13 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use culeak::snapshot::{Class, HolderPath, Holders};
+use culeak_holders::copy::Image;
 use culeak_holders::source::live::Process;
 use culeak_holders::source::{Region, Source, Thread};
-use culeak_holders::{Block, Options, StillLive, search};
+use culeak_holders::{Block, Options, StillLive, Stopped, search, search_stopped};
 
 #[allow(dead_code)]
 #[path = "../../../shim/cpython/tests/support/mod.rs"]
@@ -464,11 +466,15 @@ fn a_register_of_a_running_thread_holds_if_the_process_is_stopped() {
     compile(&executable, "registers.c", &["-pthread"]);
     let running = Program::start(&mut Command::new(&executable));
     let source = Process::new(running.child.id()).unwrap();
-    let pause = Options {
-        pause: true,
-        ..Options::default()
+    source.pause(true).unwrap();
+    let copy = Image::take(&source, &[]).unwrap();
+    source.pause(false).unwrap();
+    let copy = Stopped {
+        copy,
+        copied: Duration::ZERO,
+        paused: Duration::ZERO,
     };
-    let stopped = search(&source, &running.blocks, &pause).unwrap();
+    let stopped = search_stopped(copy, &running.blocks, &Options::default()).unwrap();
     let path = running.path(&stopped, "register");
     assert_eq!(path.class, Class::Held, "{path:?}");
     assert!(path.origin.starts_with("registers of thread"), "{path:?}");

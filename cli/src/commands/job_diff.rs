@@ -27,11 +27,10 @@ pub fn execute(args: &DiffArgs, sides: [Sources; 2], form: Form) -> Result<ExitC
     let mut sites = Sites::by(by);
     let ats = [args.selection.at.first(), args.selection.at.last()];
     let names = [&args.before, args.after.as_ref().unwrap_or(&args.before)];
-    let mut read: Vec<Side> = Vec::with_capacity(2);
-    for ((found, at), name) in sides.into_iter().zip(ats).zip(names) {
+    let mut read = |found: Sources, nth: usize| -> Result<Side, Failure> {
         let how = How {
             names: &args.names,
-            at,
+            at: ats[nth],
             report: report::Options {
                 by,
                 filter: args.selection.filter(&Categories::none()),
@@ -40,19 +39,20 @@ pub fn execute(args: &DiffArgs, sides: [Sources; 2], form: Form) -> Result<ExitC
         };
         found.failures.iter().for_each(progress::fail);
         unreadable += found.failures.len();
-        let (side, known) = many::side(&found.places, &how, sites);
-        sites = known;
+        let side;
+        (side, sites) = many::side(&found.places, &how, std::mem::take(&mut sites));
         many::fail_unreadable(&side.unreadable);
         unreadable += side.unreadable.len();
         if side.processes.is_empty() {
             return Err(Failure::new(format!(
                 "{}: no process can be read (see above); name a folder of recordings or snapshots",
-                name.display()
+                names[nth].display()
             )));
         }
-        read.push(side);
-    }
-    let [before, after] = <[Side; 2]>::try_from(read).unwrap_or_default();
+        Ok(side)
+    };
+    let [before, after] = sides;
+    let (before, after) = (read(before, 0)?, read(after, 1)?);
     let options = args.selection.of_job(form != Form::Json);
     let diff = diff(before, after, &sites, &options);
     let diff = JobDiff {

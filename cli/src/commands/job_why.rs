@@ -10,10 +10,10 @@ use culeak::analysis::why::{self, Unanswered, Why};
 use super::why::{WhyArgs, failure, load_place};
 use crate::errors::{Failure, USAGE};
 use crate::load::Place;
-use crate::load::many::unreadable_input;
+use crate::load::many::{fail_unreadable, unreadable_input};
 use crate::options::categories::CategoryArgs;
 use crate::options::output::Form;
-use crate::progress::{self, Progress, Unit};
+use crate::progress::{Progress, Unit};
 use crate::text;
 
 /// Answers for every input that was searched; any other input makes the exit code 2.
@@ -63,17 +63,7 @@ pub fn execute(args: &WhyArgs, places: &[Place], failures: Vec<Failure>, form: F
         }
     }
     drop(progress);
-    const SHOWN: usize = 10;
-    let reasons = by_reason(&unreadable);
-    for text in reasons.iter().take(SHOWN) {
-        progress::fail(&Failure::new(text.as_str()));
-    }
-    if reasons.len() > SHOWN {
-        let more = reasons.len() - SHOWN;
-        progress::fail(&Failure::new(format!(
-            "inputs have no answer for {more} more reasons; --json lists them"
-        )));
-    }
+    fail_unreadable(&unreadable);
     if !answered {
         return Err(Failure::new(match selected {
             true => "no process has memory that matches; name another call site, holder or class",
@@ -86,54 +76,4 @@ pub fn execute(args: &WhyArgs, places: &[Place], failures: Vec<Failure>, form: F
         text::job::why::page(&answer, &args.selection.again())
     })?;
     Ok(ExitCode::from(if all_answered { 0 } else { USAGE }))
-}
-
-/// Each reason once: with its input, or with one of them and their number.
-fn by_reason(unreadable: &[Unreadable]) -> Vec<String> {
-    let mut different: Vec<(String, &Unreadable, usize)> = Vec::new();
-    for input in unreadable {
-        // A reason may name its input, as in a command to type.
-        let general = match input.source.is_empty() {
-            true => input.reason.clone(),
-            false => input.reason.replace(&input.source, "\0"),
-        };
-        match different.iter_mut().find(|(known, ..)| *known == general) {
-            Some((_, _, count)) => *count += 1,
-            None => different.push((general, input, 1)),
-        }
-    }
-    let text = |(_, first, count): (String, &Unreadable, usize)| match (first.source.as_str(), count) {
-        ("", 1) => first.reason.clone(),
-        ("", count) => format!("{count} times: {}", first.reason),
-        (source, 1) => format!("{source}: {}", first.reason),
-        (source, count) => format!("{count} inputs, such as {source}: {}", first.reason),
-    };
-    different.into_iter().map(text).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_reason_of_many_inputs_is_said_once() {
-        let mut inputs: Vec<Unreadable> = (0..64)
-            .map(|rank| Unreadable {
-                source: format!("runs/{rank}.culeak"),
-                reason: format!("not searched; use culeak why --core FILE runs/{rank}.culeak"),
-            })
-            .collect();
-        inputs.push(Unreadable {
-            source: "runs/x.culeak".to_owned(),
-            reason: "empty".to_owned(),
-        });
-        let said = by_reason(&inputs);
-        assert_eq!(
-            said,
-            [
-                "64 inputs, such as runs/0.culeak: not searched; use culeak why --core FILE runs/0.culeak",
-                "runs/x.culeak: empty"
-            ]
-        );
-    }
 }

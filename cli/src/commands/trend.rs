@@ -2,14 +2,16 @@
 
 use std::process::ExitCode;
 
+use culeak::analysis::job::{self, trend::Job};
 use culeak::analysis::report::shell_word;
-use culeak::analysis::trend::{POINTS_NEEDED, Summary, Trend, lineages, programs};
+use culeak::analysis::trend::{Options, POINTS_NEEDED, Summary, Trend, lineages, programs};
 
 use crate::document::counted;
 use crate::errors::{Failure, USAGE};
 use crate::escape::Escaped;
 use crate::options::output::Form;
-use crate::{progress, text};
+use crate::progress::{self, Progress, Unit};
+use crate::text;
 use args::Axis;
 
 mod args;
@@ -31,7 +33,7 @@ pub fn execute(args: &TrendArgs) -> Result<ExitCode, Failure> {
     unify_programs(&mut summaries, args.output.overwrite.force)?;
     let lineages = lineages(summaries);
     if lineages.len() > 1 && !args.per_process && form != Form::Html {
-        return super::job_trend::execute(args, lineages, &options, unreadable, form);
+        return of_job(args, lineages, &options, unreadable, form);
     }
     let trends: Vec<Trend> = lineages.iter().map(|lineage| Trend::of(lineage, &options)).collect();
     let title = match trends.as_slice() {
@@ -49,6 +51,44 @@ pub fn execute(args: &TrendArgs) -> Result<ExitCode, Failure> {
     args.output.pages(form, &title, &named, page)?;
     let mut judgement = Judgement::default();
     named.iter().for_each(|(_, trend)| judgement.add(trend));
+    judgement.verdict(args, unreadable).map(ExitCode::from)
+}
+
+/// Judges each process, and prints what they have in common.
+///
+/// # Errors
+/// `--fail-on` is given, and no process can be judged.
+fn of_job(
+    args: &TrendArgs,
+    lineages: Vec<Summary>,
+    options: &Options,
+    unreadable: usize,
+    form: Form,
+) -> Result<ExitCode, Failure> {
+    // Rows are cut when those of all processes are known.
+    let each = Options {
+        top: None,
+        min_bytes: 0,
+        ..options.clone()
+    };
+    let mut job = Job::default();
+    let mut judgement = Judgement::default();
+    let progress = Progress::over("judging", lineages.len() as u64, Unit::Of("processes"));
+    for lineage in lineages {
+        let trend = Trend::of(&lineage, &each);
+        judgement.add(&trend);
+        job.add(&trend);
+        progress.advance(1);
+    }
+    drop(progress);
+    let trend = job.finish(&job::Options {
+        top: options.top,
+        min_bytes: options.min_bytes,
+        ..job::Options::default()
+    });
+    args.output.page(form, "culeak trend: job", &trend, || {
+        text::job::trend::page(&trend, &args.selection.again())
+    })?;
     judgement.verdict(args, unreadable).map(ExitCode::from)
 }
 
@@ -78,7 +118,7 @@ fn unify_programs(summaries: &mut [Summary], force: bool) -> Result<(), Failure>
 
 /// What `--fail-on` needs to know of all trends.
 #[derive(Default)]
-pub(super) struct Judgement {
+struct Judgement {
     growing: bool,
     /// A process has enough snapshots.
     enough: bool,
@@ -93,7 +133,7 @@ pub(super) struct Judgement {
 }
 
 impl Judgement {
-    pub(super) fn add(&mut self, trend: &Trend) {
+    fn add(&mut self, trend: &Trend) {
         // What a process left at its end is not compared.
         let points =
             (trend.processes.iter()).map(|process| process.points.saturating_sub(usize::from(process.finished)));
@@ -110,7 +150,7 @@ impl Judgement {
     }
 
     /// The exit code. Without a judgement `--fail-on` does not pass.
-    pub(super) fn verdict(&self, args: &TrendArgs, unreadable: usize) -> Result<u8, Failure> {
+    fn verdict(&self, args: &TrendArgs, unreadable: usize) -> Result<u8, Failure> {
         if args.fail_on.is_some() && self.growing {
             return Ok(GROWTH);
         }

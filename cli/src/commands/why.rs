@@ -166,7 +166,6 @@ fn of_core(path: &Path, args: &WhyArgs) -> Result<Loaded, Failure> {
 fn wanted(args: &WhyArgs) -> Wanted {
     Wanted {
         copies: args.copies,
-        pause: args.pause,
         limit: args.limit,
         host: args.host,
         names: args.names.clone(),

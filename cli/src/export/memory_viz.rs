@@ -413,12 +413,10 @@ impl Document<'_, '_> {
         };
         self.frames(pickler, path)?;
         if let Action::Alloc | Action::Annotate = entry.action {
-            let said = [
-                ("user_metadata", self.labels(path, SAID).nth(entry.label)),
-                ("compile_context", self.labels(path, COMPILED).nth(entry.label)),
-            ];
-            for (name, text) in said {
-                text.map_or(Ok(()), |text| pickler.text_entry(name, &Escaped(&text).to_string()))?;
+            for (name, sort) in [("user_metadata", SAID), ("compile_context", COMPILED)] {
+                if let Some(text) = self.labels(path, sort).nth(entry.label) {
+                    pickler.text_entry(name, &Escaped(&text).to_string())?;
+                }
             }
         }
         pickler.end();

@@ -55,11 +55,7 @@ pub fn question(reading: &Reading) -> Option<(u32, Vec<String>)> {
 /// Asks at once, and waits for the answer.
 pub fn asked(pid: u32, uuids: Vec<String>) -> Asked {
     let texts: Vec<&str> = uuids.iter().map(String::as_str).collect();
-    let usage = usage::ask(pid, &texts).unwrap_or_else(|why| Usage {
-        source: "NVML".to_owned(),
-        missing: Some(why),
-        ..Usage::default()
-    });
+    let usage = usage::of_devices(pid, &texts);
     (uuids, usage)
 }
 

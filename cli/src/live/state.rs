@@ -10,9 +10,9 @@ use std::sync::Arc;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use culeak::analysis::diff::State as Changed;
 use culeak::analysis::job::identity::rank_of;
-use culeak::analysis::tally::Change;
 use culeak::named;
 use culeak::snapshot::ProcessState;
+use culeak::tally::Change;
 
 use super::holders::Holders;
 use super::reading::{Reading, Row, RowKey};

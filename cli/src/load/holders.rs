@@ -50,8 +50,6 @@ use crate::symbolize::debug_file;
 pub struct Wanted {
     /// The most copies of a process that runs on; `None`: the engine's default.
     pub copies: Option<u32>,
-    /// Stop the process while its memory is copied.
-    pub pause: bool,
     /// Stop searching after this time; `None`: the engine's default.
     pub limit: Option<Duration>,
     /// No answer after this time, which contains the copies of the memory.
@@ -268,7 +266,6 @@ fn attach_by(
     let find = move |path: &Path, build_id: &str| debug_file(path, build_id, &debug_dirs);
     let options = Options {
         copies: wanted.copies.unwrap_or(defaults.copies),
-        pause: wanted.pause,
         limit: wanted.limit.unwrap_or(defaults.limit),
         debug_files: Some(DebugFiles(Arc::new(find))),
         host: wanted.host,

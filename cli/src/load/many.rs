@@ -204,17 +204,18 @@ impl<'a> Work<'a> {
 
     /// Whether sums need a whole report of each process.
     fn needs_reports(&self) -> bool {
+        self.is_filtered() || matches!(self.how.at, Some(Point::Mark(_) | Point::Time(_) | Point::Peak))
+    }
+
+    fn is_filtered(&self) -> bool {
         let options = &self.how.report;
-        let is_elsewhere = matches!(self.how.at, Some(Point::Mark(_) | Point::Time(_) | Point::Peak));
-        is_elsewhere || !options.filter.is_empty() || !options.suppressions.is_empty()
+        !options.filter.is_empty() || !options.suppressions.is_empty()
     }
 
     fn sums(&self, (mut item, stacks): (Loaded, Option<Vec<u64>>)) -> Result<ProcessSums, Failure> {
         let point = self.how.at.cloned().unwrap_or_else(|| item.snapshot.usual_point());
-        let options = &self.how.report;
         let is_elsewhere = matches!(point, Point::Mark(_) | Point::Time(_));
-        let is_filtered = !options.filter.is_empty() || !options.suppressions.is_empty();
-        if is_elsewhere || is_filtered || is_running(&item.snapshot) {
+        if is_elsewhere || self.is_filtered() || is_running(&item.snapshot) {
             return self.sums_of_report(item, &point);
         }
         item.snapshot = item
@@ -228,12 +229,10 @@ impl<'a> Work<'a> {
         let look_up = || self.sites.read().unwrap_or_else(PoisonError::into_inner).named(&keys);
         let mut named = look_up();
         if !named.is_complete() {
-            let (part, part_keys) = Sites::unknown(&item.snapshot, &keys, &named);
-            let part = self.named(Loaded::of(part, item.source.clone()).below(item.root.clone()));
-            self.sites
-                .write()
-                .unwrap_or_else(PoisonError::into_inner)
-                .learn(&part, &part_keys);
+            lock(&self.symbols).name(&mut item, self.how.names);
+            let mut sites = self.sites.write().unwrap_or_else(PoisonError::into_inner);
+            sites.learn(&item.snapshot, &keys);
+            drop(sites);
             named = look_up();
         }
         Ok(ProcessSums::of(&item.snapshot, &named, item.source))
@@ -256,13 +255,6 @@ impl<'a> Work<'a> {
         let report = Report::of(&item.snapshot, &options);
         let mut sites = self.sites.write().unwrap_or_else(PoisonError::into_inner);
         Ok(ProcessSums::of_report(&item.snapshot, &report, &mut sites))
-    }
-
-    /// Looks up the names of a snapshot's frames that no other process had.
-    fn named(&self, mut item: Loaded) -> Snapshot {
-        let mut symbols = lock(&self.symbols);
-        symbols.name(&mut item, self.how.names);
-        item.snapshot
     }
 }
 
@@ -336,16 +328,67 @@ impl Symbols {
     }
 }
 
-/// Reports inputs that cannot be read; JSON lists all.
+/// Reports inputs that cannot be read, or have no answer; JSON lists all.
 pub fn fail_unreadable(inputs: &[Unreadable]) {
     const SHOWN: usize = 10;
-    for input in inputs.iter().take(SHOWN) {
-        progress::fail(&Failure::new(format!("{}: {}", input.source, input.reason)));
+    let reasons = by_reason(inputs);
+    for reason in reasons.iter().take(SHOWN) {
+        progress::fail(&Failure::new(reason.as_str()));
     }
-    let more = inputs.len().saturating_sub(SHOWN);
+    let more = reasons.len().saturating_sub(SHOWN);
     if more > 0 {
         progress::fail(&Failure::new(format!(
-            "{more} more inputs cannot be read; --json lists them"
+            "inputs are left out for {more} more reasons; --json lists them"
         )));
+    }
+}
+
+/// Each reason once: with its input, or with one of them and their number.
+fn by_reason(unreadable: &[Unreadable]) -> Vec<String> {
+    let mut different: Vec<(String, &Unreadable, usize)> = Vec::new();
+    for input in unreadable {
+        // A reason may name its input, as in a command to type.
+        let general = match input.source.is_empty() {
+            true => input.reason.clone(),
+            false => input.reason.replace(&input.source, "\0"),
+        };
+        match different.iter_mut().find(|(known, ..)| *known == general) {
+            Some((_, _, count)) => *count += 1,
+            None => different.push((general, input, 1)),
+        }
+    }
+    let text = |(_, first, count): (String, &Unreadable, usize)| match (first.source.as_str(), count) {
+        ("", 1) => first.reason.clone(),
+        ("", count) => format!("{count} times: {}", first.reason),
+        (source, 1) => format!("{source}: {}", first.reason),
+        (source, count) => format!("{count} inputs, such as {source}: {}", first.reason),
+    };
+    different.into_iter().map(text).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_of_many_inputs_is_said_once() {
+        let mut inputs: Vec<Unreadable> = (0..64)
+            .map(|rank| Unreadable {
+                source: format!("runs/{rank}.culeak"),
+                reason: format!("not searched; use culeak why --core FILE runs/{rank}.culeak"),
+            })
+            .collect();
+        inputs.push(Unreadable {
+            source: "runs/x.culeak".to_owned(),
+            reason: "empty".to_owned(),
+        });
+        let said = by_reason(&inputs);
+        assert_eq!(
+            said,
+            [
+                "64 inputs, such as runs/0.culeak: not searched; use culeak why --core FILE runs/0.culeak",
+                "runs/x.culeak: empty"
+            ]
+        );
     }
 }

@@ -98,7 +98,7 @@ fn contains(bytes: &[u8], part: &[u8]) -> bool {
 }
 
 /// A folder to search.
-struct Searched {
+struct Folder {
     path: PathBuf,
     /// The folder whose members, or whose name, exclude those in this one.
     above: Option<PathBuf>,
@@ -130,7 +130,7 @@ impl Members {
         let (mut seen, mut seen_below) = (0, 0);
         let mut visited = HashSet::new();
         // The last one of `next` is taken first; those aside when no other is left, since a link may lead to one of these.
-        let mut next = vec![Searched {
+        let mut next = vec![Folder {
             path: folder.to_path_buf(),
             above: None,
             is_aside: false,
@@ -200,8 +200,8 @@ impl Members {
             for (path, kind) in entries.all.into_iter().rev() {
                 let (above, is_aside) = (above.clone(), at.is_aside);
                 match kind {
-                    Entry::Folder => next.push(Searched { path, above, is_aside }),
-                    Entry::Aside => aside.push(Searched {
+                    Entry::Folder => next.push(Folder { path, above, is_aside }),
+                    Entry::Aside => aside.push(Folder {
                         path,
                         above: Some(above.unwrap_or_else(|| at.path.clone())),
                         is_aside: true,

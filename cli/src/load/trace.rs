@@ -20,6 +20,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::{Loaded, unrecorded};
 use crate::errors::Failure;
+use crate::probe;
 
 /// How long the process may take until it has run the script.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -161,22 +162,9 @@ fn ended(command: &mut Command, patience: Duration) -> io::Result<(ExitStatus, S
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
-    let (began, mut child) = (Instant::now(), command.spawn()?);
+    let mut child = command.spawn()?;
     // Nothing is read meanwhile: a program that writes more than a pipe takes waits.
-    let status = loop {
-        match child.try_wait()? {
-            Some(status) => break status,
-            None if began.elapsed() < patience => thread::sleep(PAUSE),
-            None => {
-                child.kill()?;
-                child.wait()?;
-                return Err(io::Error::new(
-                    io::ErrorKind::TimedOut,
-                    format!("no end within {} s", patience.as_secs()),
-                ));
-            }
-        }
-    };
+    let status = probe::ended(&mut child, patience)?;
     // Its own children may still have the pipe, so the end of what is in it may never come.
     let (mut said, mut count) = (vec![0; MOST_SAID as usize], 0);
     if let Some(mut pipe) = child.stderr.take()
@@ -258,8 +246,8 @@ mod tests {
         let source = folder.path().join("hostile.c");
         fs::write(&source, HOSTILE).expect("written");
         for (name, expected) in [
-            ("sleeps", "no end within"),
-            ("floods", "no end within"),
+            ("sleeps", "no answer within"),
+            ("floods", "no answer within"),
             ("leaves", "it does not take a script: "),
         ] {
             let program = folder.path().join(name);

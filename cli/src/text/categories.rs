@@ -1,7 +1,7 @@
 //! The rules that decided the categories of a report, with the memory of each.
 
 use culeak::analysis::categories::{BUILT_IN_NAME, CategoryTotal, Decided};
-use culeak::analysis::tally::Tally;
+use culeak::tally::Tally;
 
 use crate::document::{Cell, Document, Rows, bold, dim};
 

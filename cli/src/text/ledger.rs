@@ -79,15 +79,18 @@ pub fn title_of(device: &DeviceLedger, ledger: &Ledger) -> String {
 
 /// What the limits of a control group allow, behind a semicolon; empty if none is set.
 pub fn limits(limits: GroupLimits) -> String {
-    match (
-        limits.limit_bytes.map(units::bytes),
-        limits.soft_limit_bytes.map(units::bytes),
-    ) {
-        (None, None) => String::new(),
-        (Some(hard), None) => format!("; the limit of its control group is {hard}"),
-        (None, Some(soft)) => format!("; the soft limit of its control group is {soft}"),
-        (Some(hard), Some(soft)) => format!("; the limit of its control group is {hard}, the soft limit {soft}"),
-    }
+    limits_in_words(limits).map_or_else(String::new, |limits| format!("; {limits}"))
+}
+
+/// As [`limits`], without the semicolon.
+pub fn limits_in_words(limits: GroupLimits) -> Option<String> {
+    let soft = limits.soft_limit_bytes.map(units::bytes);
+    Some(match (limits.limit_bytes.map(units::bytes), soft) {
+        (None, None) => return None,
+        (Some(hard), None) => format!("the limit of its control group is {hard}"),
+        (None, Some(soft)) => format!("the soft limit of its control group is {soft}"),
+        (Some(hard), Some(soft)) => format!("the limit of its control group is {hard}, the soft limit {soft}"),
+    })
 }
 
 /// One line of a device's ledger.

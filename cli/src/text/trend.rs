@@ -1,11 +1,11 @@
 //! A trend: per call site its class, a small curve, the evidence, and one sentence.
 
 use anstyle::Style;
-use culeak::analysis::tally::Tally;
 use culeak::analysis::trend::{
     Against, Class, Classes, DeviceTrend, Evidence, Measure, Point, ProcessSpan, Row, Trend,
 };
 use culeak::analysis::words::{mean_of_kind, of_kind, quoted};
+use culeak::tally::Tally;
 
 use super::{parts, units};
 use crate::document::{

@@ -67,12 +67,12 @@ pub unsafe extern "C" fn probe(text: *mut u8, room: usize, limit: usize) -> usiz
 }
 
 /// A chain, the limit of the walk, and what it reported.
-type Known = (u32, usize, Vec<Seen>, End);
+type PastWalk = (u32, usize, Vec<Seen>, End);
 
 /// How many of the thread's chains hold. It is an error if any holds whose frames were others.
 fn compare_with_chains(seen: &[Seen], end: End, limit: usize) -> usize {
     thread_local! {
-        static KNOWN: RefCell<(Chains, Vec<Known>)> = const { RefCell::new((Chains::none(), vec![])) };
+        static KNOWN: RefCell<(Chains, Vec<PastWalk>)> = const { RefCell::new((Chains::none(), vec![])) };
     }
     KNOWN.with_borrow_mut(|(chains, known)| {
         // SAFETY: the thread's own.

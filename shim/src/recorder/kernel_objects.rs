@@ -59,7 +59,7 @@ static SEEN: AtomicU64 = AtomicU64::new(0);
 
 /// The contents of a slot.
 #[derive(Clone, Copy)]
-struct Known {
+struct Contents {
     slot: &'static Slot,
     birth: u64,
     object: Object,
@@ -68,14 +68,14 @@ struct Known {
 }
 
 impl Slot {
-    fn known(&'static self) -> Option<Known> {
+    fn contents(&'static self) -> Option<Contents> {
         // Acquire: pairs with the Release in `add`, so the fields belong to this birth or to a later one.
         let birth = self.birth.load(Acquire);
         if birth == 0 || birth == BUSY {
             return None;
         }
         let object = Object::from_word(self.object.load(Relaxed));
-        let known = Known {
+        let known = Contents {
             slot: self,
             birth,
             object,
@@ -91,7 +91,7 @@ impl Slot {
     }
 }
 
-impl Known {
+impl Contents {
     /// Empties the slot, unless another object has taken it.
     fn forget(self) {
         // Release: pairs with the Acquire in `add`.
@@ -103,11 +103,11 @@ fn used() -> &'static [Slot] {
     &SLOTS[..USED.load(Acquire).min(CAPACITY)]
 }
 
-fn find(object: Object) -> Option<Known> {
+fn find(object: Object) -> Option<Contents> {
     let word = object.to_word();
     let of_name = used().iter().filter(|slot| slot.object.load(Relaxed) == word);
     of_name
-        .filter_map(Slot::known)
+        .filter_map(Slot::contents)
         .find(|known| known.object.to_word() == word)
 }
 
@@ -131,7 +131,7 @@ pub fn add(object: Object, parent: u32, device: Option<u32>) -> bool {
     slot.segments.store(0, Relaxed);
     // Taken after the slot: it is higher than what `births` returned while the slot held another object.
     let birth = NEXT_BIRTH.fetch_add(1, AcqRel);
-    // Release: pairs with the Acquire in `known`.
+    // Release: pairs with the Acquire in `contents`.
     slot.birth.store(birth, Release);
     USED.fetch_max(place + 1, Release);
     if let Some(device) = device.filter(|&device| (device as usize) < DEVICES) {
@@ -175,14 +175,14 @@ pub fn is_below(object: Object, above: Object) -> bool {
 
 /// Whether segments are live below an object.
 pub fn has_segments(object: Object) -> bool {
-    let mut known = used().iter().filter_map(Slot::known);
+    let mut known = used().iter().filter_map(Slot::contents);
     known.any(|known| known.slot.segments.load(Relaxed) > 0 && is_below(known.object, object))
 }
 
 /// Forgets an object that was freed, and all below it. Objects whose number is `births` or higher are others: the kernel driver
 /// gave the same names again.
 pub fn forget(object: Object, births: u64) {
-    let older = |slot: &'static Slot| slot.known().filter(|known| known.birth < births);
+    let older = |slot: &'static Slot| slot.contents().filter(|known| known.birth < births);
     // All are marked first: they are found through their parents.
     let mut marked = [0u64; CAPACITY / 64];
     for (number, slot) in used().iter().enumerate() {

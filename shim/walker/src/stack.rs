@@ -48,7 +48,7 @@ impl Bounds {
 
 /// What a thread has found out. Each word is valid by itself, so a signal handler may run between any two accesses. All zeros:
 /// nothing yet.
-struct Known {
+struct Readable {
     /// Everything from here to the thread pointer is readable.
     below_thread: Low,
     /// Everything from here to the end of the main stack is readable.
@@ -76,7 +76,7 @@ impl Low {
 
 crate::thread_variable! {
     // SAFETY: documented: all zeros is a value.
-    static KNOWN: unsafe Known = "culeak_stack_bounds";
+    static KNOWN: unsafe Readable = "culeak_stack_bounds";
 }
 
 unsafe extern "C" {
@@ -112,7 +112,7 @@ pub fn bounds(sp: u64) -> Bounds {
 }
 
 #[cold]
-fn probe(known: &Known, sp: u64) -> Bounds {
+fn probe(known: &Readable, sp: u64) -> Bounds {
     if (known.foreign_from.get()..known.foreign_to.get()).contains(&sp) || sp < PAGE {
         return Bounds::NONE;
     }

@@ -6,11 +6,11 @@ use super::selection::since;
 use super::{Breach, Judged, OfClass, Rules, SiteKey, Unseen};
 use crate::analysis::groups::{Group, Groups, Level};
 use crate::analysis::site::CallStacks;
-use crate::analysis::tally::Tally;
 use crate::analysis::why::words::whole_path_text;
 use crate::analysis::words;
 use crate::point::Point;
 use crate::snapshot::{Call, Class, HolderPath, ProcessState, Snapshot};
+use crate::tally::Tally;
 
 /// One breach for each call site and path, largest first, and the judged memory whose class is not known. Marks the rows of these
 /// call sites.

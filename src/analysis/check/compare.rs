@@ -7,7 +7,7 @@ use super::totals::{Hidden, Whole};
 use super::{BeyondBaseline, Breach, OverLimit, Rules, Unseen};
 use crate::analysis::baseline::Paired;
 use crate::analysis::report::Row;
-use crate::analysis::tally::Tally;
+use crate::tally::Tally;
 
 /// What breaks a limit, and what may break one.
 pub(super) struct Comparison<'c> {

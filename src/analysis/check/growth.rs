@@ -7,8 +7,8 @@ use foldhash::HashMap;
 
 use crate::analysis::groups::Group;
 use crate::analysis::site::{CallStacks, Fingerprint};
-use crate::analysis::tally::Tally;
 use crate::kind::Kind;
+use crate::tally::Tally;
 
 type Site = (Fingerprint, Kind);
 

@@ -8,11 +8,11 @@ use super::growth::BySite;
 use crate::analysis::baseline::Baseline;
 use crate::analysis::boundaries::Boundary;
 use crate::analysis::suppressions::{Pattern, Suppressions};
-use crate::analysis::tally::Tally;
 use crate::analysis::words;
 use crate::kind::Kind;
 use crate::point::Point;
 use crate::snapshot::Class;
+use crate::tally::Tally;
 
 /// What a limit applies to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

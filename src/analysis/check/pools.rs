@@ -10,11 +10,11 @@ use crate::analysis::groups::{Group, Groups, Level};
 use crate::analysis::opaque::OpaquePool;
 use crate::analysis::site::CallStacks;
 use crate::analysis::suppressions::Sieve;
-use crate::analysis::tally::Tally;
 use crate::analysis::words;
 use crate::kind::{Kind, Place};
 use crate::snapshot::allocations::stack_of;
 use crate::snapshot::{Call, Snapshot};
+use crate::tally::Tally;
 
 /// Each opaque pool whose blocks could break a limit. A pool whose blocks cannot be recorded is not among them: no recording would
 /// ever pass. When the pool was allocated does not matter, since its blocks may be younger.

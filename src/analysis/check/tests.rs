@@ -1,10 +1,10 @@
 use super::*;
 use crate::analysis::boundaries::Boundary;
 use crate::analysis::suppressions::Pattern;
-use crate::analysis::tally::Tally;
 use crate::kind::Kind;
 use crate::sample::{self, MIB, Sample};
 use crate::snapshot::{Class, ProcessState, Sampling};
+use crate::tally::Tally;
 
 mod baseline;
 mod hidden;

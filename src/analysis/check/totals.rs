@@ -25,10 +25,10 @@ use crate::analysis::estimate::{CERTAIN, Errors, Estimate, NEVER_UNSEEN};
 use crate::analysis::groups::{Group, Groups, Level};
 use crate::analysis::site::{CallStacks, Role};
 use crate::analysis::suppressions::Pattern;
-use crate::analysis::tally::Tally;
 use crate::analysis::words;
 use crate::kind::{Kind, Place};
 use crate::snapshot::{Counter, Sampling, Snapshot};
+use crate::tally::Tally;
 
 /// Judged memory of one kind that no limit applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]

@@ -15,9 +15,9 @@ use crate::analysis::boundaries::Boundary;
 use crate::analysis::estimate::Errors;
 use crate::analysis::report::ProcessLine;
 use crate::analysis::suppressions::Used;
-use crate::analysis::tally::Tally;
 use crate::analysis::why::SiteHolders;
 use crate::snapshot::{Capture, Losses, Sampling};
+use crate::tally::Tally;
 
 /// The value of [`Verdict::format`].
 pub const FORMAT: &str = "culeak-check";

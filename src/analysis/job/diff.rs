@@ -23,11 +23,11 @@ use super::outliers::{Chance, Example, Range};
 use super::parallel::Judged;
 use super::sites::{ProcessSums, Site, Sites};
 use super::{Options, StandsOut, Unreadable};
-use crate::analysis::facts::{Instant, Row, SiteId, by_site, pair, rank, subtract};
+use crate::analysis::facts::{Instant, SiteId, by_site, pair, rank, subtract};
 use crate::analysis::libraries::LibraryChange;
 use crate::analysis::opaque::OpaquePool;
 use crate::analysis::program::Program;
-use crate::analysis::tally::{Change, Tally};
+use crate::tally::{Change, Tally};
 
 mod partners;
 
@@ -120,17 +120,11 @@ pub struct Pair {
 
 impl Pair {
     pub fn change(&self) -> i128 {
-        i128::from(self.after.held.bytes) - i128::from(self.before.held.bytes)
+        change(&self.before, &self.after)
     }
 
     pub fn peak_change(&self) -> i128 {
         i128::from(self.after.peak_bytes) - i128::from(self.before.peak_bytes)
-    }
-
-    /// The variance of the change if it is an estimate; 0 if it is exact.
-    fn variance(&self) -> f64 {
-        let of = |row: &Instant| row.held.bytes as f64 * row.held_scatter();
-        of(&self.before) + of(&self.after)
     }
 }
 
@@ -207,58 +201,37 @@ impl Side {
     }
 }
 
-/// What both sides of a pair hold at call sites.
-type Held = [Vec<Row>; 2];
-
-/// Pairs in the order of their processes, what both sides of each hold at call sites, and the processes of one side alone.
-fn matched(before: Side, after: Side, partners: Vec<(usize, usize, By)>) -> (Vec<Pair>, Vec<Held>, [Vec<Instant>; 2]) {
-    let mut olds: Vec<Option<ProcessSums>> = before.processes.into_iter().map(Some).collect();
-    let mut news: Vec<Option<ProcessSums>> = after.processes.into_iter().map(Some).collect();
-    let both = |(old, new, by): (usize, usize, By)| Some((olds[old].take()?, news[new].take()?, by));
-    let mut matched: Vec<(ProcessSums, ProcessSums, By)> = partners.into_iter().filter_map(both).collect();
-    matched.sort_by_cached_key(|(_, new, _)| new.row.order());
-    let pair = |(old, new, by): (ProcessSums, ProcessSums, By)| {
-        let pair = Pair {
-            by,
-            stands_out: false,
-            before: old.row,
-            after: new.row,
-        };
-        (pair, [old.sites, new.sites])
-    };
-    let (pairs, held) = matched.into_iter().map(pair).unzip();
-    let alone = [olds, news].map(|left| {
-        let mut rows: Vec<Instant> = left.into_iter().flatten().map(|sums| sums.row).collect();
-        rows.sort_by_cached_key(Instant::order);
-        rows
-    });
-    (pairs, held, alone)
-}
-
 /// Compares two sides, whose sites have their names in `sites`.
 pub fn diff(before: Side, after: Side, sites: &Sites, options: &Options) -> JobDiff {
     let mut warnings = Vec::new();
-    let partners = partners(&before.processes, &after.processes, &mut warnings);
     let lines = [side_line(&before), side_line(&after)];
-    let same_processes = !partners.is_empty() && partners.iter().all(|partner| partner.2 == By::Process);
+    let [old_sites, new_sites] = [&before, &after].map(Side::sites);
+    let (pairs, alone) = partners([before.processes, after.processes], &mut warnings);
+    let [only_before, only_after] = alone.map(|left| {
+        let mut rows: Vec<Instant> = left.map(|sums| sums.row).collect();
+        rows.sort_by_cached_key(Instant::order);
+        rows
+    });
+    let same_processes = !pairs.is_empty() && pairs.iter().all(|(.., by)| *by == By::Process);
     // Lines of code cannot move within one process.
-    let moved = pair(&before.sites(), &after.sites(), !same_processes, |site| sites.key(site));
-    let (mut pairs, held, [only_before, only_after]) = matched(before, after, partners);
-    let names = Names::of((pairs.iter()).map(|pair| Some((&pair.after.member, &*pair.after.source))));
+    let moved = pair(&old_sites, &new_sites, !same_processes, |site| sites.key(site));
+    let names = Names::of((pairs.iter()).map(|(_, new, _)| Some((&new.row.member, &*new.row.source))));
     let peers = names.peers();
-    let mut out: Vec<u32> = Vec::new();
+    let mut out = vec![false; pairs.len()];
+    let mut mark = |judged: &Judged| judged.members().for_each(|member| out[member as usize] = true);
     let (mut stands_out, mut rows, mut unchanged_sites) = (Vec::new(), Vec::new(), 0);
     for (program, peers) in &peers {
         let members = || peers.members.iter().map(|&member| (member, &pairs[member as usize]));
-        let changes = members().map(|(member, pair)| (member, clamped(pair.change())));
-        let variance = members().map(|(_, pair)| pair.variance()).fold(0.0, f64::max);
-        let judged = peers.judge(&changes.collect::<Vec<Example>>(), chance(variance));
-        out.extend(judged.members());
+        let changes = members().map(|(member, (old, new, _))| (member, clamped(change(&old.row, &new.row))));
+        let estimates = members().flat_map(|(_, (old, new, _))| [[&old.row, &new.row]]);
+        // The variance of a change; 0 if it is exact.
+        let variance = estimates.map(|of| of.map(|row| row.held.bytes as f64 * row.held_scatter()).iter().sum());
+        let judged = peers.judge(&changes.collect::<Vec<Example>>(), chance(variance.fold(0.0, f64::max)));
+        mark(&judged);
         stands_out.extend(names.stands_out(Values::Changes, &judged, |_| None));
         let mut of_sites: FastMap<SiteId, Sums> = FastMap::default();
-        for &number in &peers.members {
-            let [before, after] = &held[number as usize];
-            for (site, change) in subtract(by_site(before), by_site(after), &moved) {
+        for (number, (old, new, _)) in members() {
+            for (site, change) in subtract(by_site(&old.sites), by_site(&new.sites), &moved) {
                 of_sites.entry(site).or_default().add(number, change);
             }
         }
@@ -267,15 +240,19 @@ pub fn diff(before: Side, after: Side, sites: &Sites, options: &Options) -> JobD
         unchanged_sites += unchanged.len();
         rows.extend(changed.into_iter().map(|(site, sums)| {
             let judged = peers.judge(&sums.changes, chance(sums.variance));
-            out.extend(judged.members());
+            mark(&judged);
             sums.row(program, sites.get(site), &judged, &names)
         }));
     }
     let programs = peers.into_keys().cloned().collect();
     drop(names);
-    for member in out {
-        pairs[member as usize].stands_out = true;
-    }
+    let pairs = pairs.into_iter().zip(out).map(|((old, new, by), stands_out)| Pair {
+        by,
+        stands_out,
+        before: old.row,
+        after: new.row,
+    });
+    let pairs: Vec<Pair> = pairs.collect();
     let enough = |row: &SiteChange| weight(row) >= u128::from(options.min_bytes);
     let [before, after] = lines;
     JobDiff {
@@ -303,6 +280,10 @@ pub fn diff(before: Side, after: Side, sites: &Sites, options: &Options) -> JobD
         unchanged_sites,
         warnings,
     }
+}
+
+fn change(before: &Instant, after: &Instant) -> i128 {
+    i128::from(after.held.bytes) - i128::from(before.held.bytes)
 }
 
 fn side_line(side: &Side) -> SideLine {

@@ -15,7 +15,7 @@ use super::sites::{ProcessSums, Site, Sites};
 use crate::analysis::facts::{Instant, Row, SiteId, StackId};
 use crate::analysis::filter::Filter;
 use crate::analysis::program::Program;
-use crate::analysis::tally::Tally;
+use crate::tally::Tally;
 
 /// The most call sites of a program. Those of later processes are added up without a name.
 pub const SITES_MAX: usize = 1 << 18;

@@ -20,9 +20,9 @@ use crate::analysis::report::{By, Report};
 use crate::analysis::site::{CallStack, CallStacks, Fingerprint, is_pool};
 use crate::analysis::stack_key::{StackKey, stack_keys};
 use crate::analysis::suppressions::Used;
-use crate::analysis::tally::Tally;
 use crate::kind::{Kind, Place};
-use crate::snapshot::{Snapshot, Stack};
+use crate::snapshot::Snapshot;
+use crate::tally::Tally;
 
 /// The most stacks whose callers are kept.
 const PATHS_MAX: usize = 1 << 18;
@@ -130,43 +130,14 @@ impl Sites {
         StacksOfSites(keys.0.iter().map(|key| self.stacks.get(key).copied()).collect())
     }
 
-    /// The stacks of a snapshot that are not known yet, as a snapshot without allocations, and their keys. The caller looks up
-    /// its names and passes both to [`Sites::learn`].
-    pub fn unknown(snapshot: &Snapshot, keys: &Keys, named: &StacksOfSites) -> (Snapshot, Keys) {
-        let mut seen = foldhash::HashSet::default();
-        let is_fresh = |number: &usize| named.0[*number].is_none() && seen.insert(keys.0[*number]);
-        let fresh: Vec<usize> = (0..snapshot.stacks.len()).filter(is_fresh).collect();
-        let mut part = Snapshot {
-            taken: snapshot.taken.clone(),
-            process: snapshot.process.clone(),
-            modules: snapshot.modules.clone(),
-            counters: snapshot.counters.clone(),
-            devices: snapshot.devices.clone(),
-            ..Snapshot::empty()
-        };
-        let mut numbers: HashMap<usize, usize> = HashMap::default();
-        for &number in &fresh {
-            let Stack { frames, truncated } = &snapshot.stacks[number];
-            let frames = frames.iter().map(|&location| {
-                *numbers.entry(location).or_insert_with(|| {
-                    part.locations.push(snapshot.locations[location].clone());
-                    part.locations.len() - 1
-                })
-            });
-            let frames = frames.collect();
-            part.stacks.push(Stack {
-                frames,
-                truncated: *truncated,
-            });
-        }
-        let own = fresh.iter().map(|&number| keys.0[number]).chain(keys.0.last().copied());
-        (part, Keys(own.collect()))
-    }
-
-    /// Adds the stacks of a snapshot whose names were looked up.
-    pub fn learn(&mut self, part: &Snapshot, keys: &Keys) {
-        let stacks = CallStacks::of(part);
-        for (number, key) in (0..part.stacks.len()).map(Some).chain([None]).zip(&keys.0) {
+    /// Adds the stacks of a snapshot that are not known yet. Their names were looked up.
+    pub fn learn(&mut self, snapshot: &Snapshot, keys: &Keys) {
+        let stacks = CallStacks::of(snapshot);
+        for (number, key) in (0..snapshot.stacks.len()).map(Some).chain([None]).zip(&keys.0) {
+            // A known stack may have been left empty.
+            if self.stacks.contains_key(key) {
+                continue;
+            }
             let stack = stacks.get(number);
             let known = StackOfSite {
                 text: self.text(stack),
@@ -444,9 +415,8 @@ mod tests {
         ] {
             let (mut sites, mut of_report) = (Sites::by(by), Sites::by(by));
             let keys = Keys::of(&snapshot);
-            let (part, part_keys) = Sites::unknown(&snapshot, &keys, &sites.named(&keys));
             assert!(!sites.named(&keys).is_complete());
-            sites.learn(&part, &part_keys);
+            sites.learn(&snapshot, &keys);
             assert!(sites.named(&keys).is_complete());
             let sums = ProcessSums::of(&snapshot, &sites.named(&keys), String::new());
             let options = Options {
@@ -466,8 +436,7 @@ mod tests {
         let snapshot = gradients(0);
         let mut sites = Sites::by(By::Forward);
         let keys = Keys::of(&snapshot);
-        let (part, part_keys) = Sites::unknown(&snapshot, &keys, &sites.named(&keys));
-        sites.learn(&part, &part_keys);
+        sites.learn(&snapshot, &keys);
         let sums = ProcessSums::of(&snapshot, &sites.named(&keys), String::new());
         let rows =
             crate::analysis::facts::by_site(&sums.sites).map(|row| (sites.get(row.site).label, row.tally.bytes / MIB));

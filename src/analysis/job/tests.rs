@@ -65,8 +65,7 @@ pub fn process(member: Member, bytes: &[u64]) -> ProcessSums {
 pub fn sites() -> Sites {
     let (snapshot, mut sites) = (leaky(), Sites::default());
     let keys = Keys::of(&snapshot);
-    let (part, keys) = Sites::unknown(&snapshot, &keys, &sites.named(&keys));
-    sites.learn(&part, &keys);
+    sites.learn(&snapshot, &keys);
     sites
 }
 

@@ -18,9 +18,9 @@ use crate::analysis::facts::rank;
 use crate::analysis::opaque::OpaquePool;
 use crate::analysis::program::Program;
 use crate::analysis::site::Fingerprint;
-use crate::analysis::tally::Tally;
 use crate::analysis::trend::{Against, Class, Classes, Measure, POINTS_NEEDED, Trend};
 use crate::analysis::words;
+use crate::tally::Tally;
 
 /// The value of [`JobTrend::format`].
 pub const FORMAT: &str = "culeak-job-trend";

@@ -17,9 +17,9 @@ use super::parallel::Peers;
 use super::{Options, Unreadable};
 use crate::analysis::program::Program;
 use crate::analysis::report::Cut;
-use crate::analysis::tally::Tally;
 use crate::analysis::why::Why;
 use crate::snapshot::Class;
+use crate::tally::Tally;
 
 /// The value of [`JobWhy::format`].
 pub const FORMAT: &str = "culeak-job-why";

@@ -25,10 +25,10 @@ use serde::Serialize;
 use crate::analysis::framework::{Block, Blocks, span};
 use crate::analysis::groups::Groups;
 use crate::analysis::site::CallStacks;
-use crate::analysis::tally::Tally;
 use crate::kind::{Kind, Place};
 use crate::snapshot::allocations::stack_of;
 use crate::snapshot::{Allocation, Snapshot};
+use crate::tally::Tally;
 
 /// What requested memory from the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

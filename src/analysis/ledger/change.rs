@@ -13,9 +13,9 @@ use crate::analysis::diff::{Side, elapsed, same_process, side, warnings};
 use crate::analysis::framework::block_owner;
 use crate::analysis::groups::Groups;
 use crate::analysis::site::CallStacks;
-use crate::analysis::tally::Tally;
 use crate::kind::Place;
 use crate::snapshot::Snapshot;
+use crate::tally::Tally;
 
 /// The value of [`LedgerDiff::format`].
 pub const FORMAT: &str = "culeak-ledger-diff";

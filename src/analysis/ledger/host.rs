@@ -7,9 +7,9 @@ use serde::Serialize;
 use super::driver_calls::{DriverCall, Purpose};
 use crate::analysis::groups::Groups;
 use crate::analysis::site::CallStacks;
-use crate::analysis::tally::Tally;
 use crate::kind::{Kind, Place};
 use crate::snapshot::Snapshot;
+use crate::tally::Tally;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

@@ -20,10 +20,10 @@ use super::driver_calls::{DriverCall, Purpose};
 use super::pages::{PAGE, PagedBlock, Pages};
 use super::{Line, LineKind};
 use crate::analysis::site::CallStacks;
-use crate::analysis::tally::Tally;
 use crate::kind::Kind;
 use crate::point::Point;
 use crate::snapshot::{Allocation, Context, ProcessState, Snapshot, Thread};
+use crate::tally::Tally;
 
 mod memory_pools;
 mod parts;

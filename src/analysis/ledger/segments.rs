@@ -26,13 +26,13 @@ use crate::analysis::framework::Block;
 use crate::analysis::groups::Groups;
 use crate::analysis::report::{ProcessLine, losses, process_line};
 use crate::analysis::site::{CallStacks, Fingerprint};
-use crate::analysis::tally::Tally;
 use crate::analysis::whatif::settings::Settings;
 use crate::analysis::whatif::{Stated, ignored_expandable};
 use crate::kind::Kind;
 use crate::point::Point;
 use crate::snapshot::allocations::stack_of;
 use crate::snapshot::{Allocation, Failed, Snapshot, Stream};
+use crate::tally::Tally;
 
 /// The value of [`Segments::format`].
 pub const FORMAT: &str = "culeak-segments";
@@ -192,16 +192,17 @@ impl<'a> Segments<'a> {
     ) -> Segments<'a> {
         let pieces = pieces(snapshot, stacks, groups, &mut Mapped::default());
         let only = (snapshot.devices.len() == 1).then_some(0);
+        let (mut private, mut streams) = (HashMap::default(), HashMap::default());
+        for row in segments(snapshot) {
+            private.extend(row.call.pool.map(|pool| (row.address, pool != 0)));
+            streams.extend(row.call.stream.map(|stream| (row.address, stream)));
+        }
         let builder = Builder {
             snapshot,
             stacks,
             blocks: &groups.blocks.blocks,
-            private: segments(snapshot)
-                .filter_map(|row| Some((row.address, row.call.pool? != 0)))
-                .collect(),
-            streams: segments(snapshot)
-                .filter_map(|row| Some((row.address, row.call.stream?)))
-                .collect(),
+            private,
+            streams,
             settings: Stated::of(snapshot).settings.ok(),
         };
         let spread = Spread::of(snapshot, stacks, groups);

@@ -15,9 +15,9 @@
 use foldhash::HashMap;
 
 use super::series::SeriesOfSites;
-use crate::analysis::tally::{SignedTally, Tally};
 use crate::reader::progress::{Progress, Unit};
 use crate::snapshot::{Phase, Snapshot};
+use crate::tally::{SignedTally, Tally};
 use crate::timeline::lives::{Change, Life, Lives};
 use crate::timeline::{Log, Op, Timeline, UNIT};
 

@@ -5,11 +5,11 @@ use super::{By, Options, Row, Totals};
 use crate::analysis::groups::Groups;
 use crate::analysis::objects::Objects;
 use crate::analysis::opaque::{OpaquePool, recording_command};
-use crate::analysis::tally::Tally;
 use crate::analysis::whatif::{ignored_settings, without_limit};
 use crate::analysis::words::{count, plural, quoted, shell_word};
 use crate::point::Point;
 use crate::snapshot::{EndOf, Losses, ProcessState, Snapshot};
+use crate::tally::Tally;
 
 /// What the recording lacks, and settings that had no effect.
 pub fn losses(snapshot: &Snapshot) -> Vec<String> {

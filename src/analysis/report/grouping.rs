@@ -12,11 +12,11 @@ use crate::analysis::filter::{Filter, Filtering};
 use crate::analysis::groups::{Group, Groups, Level};
 use crate::analysis::opaque::OpaquePool;
 use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame, NO_STACK, file_name, python_line};
-use crate::analysis::tally::Tally;
 use crate::analysis::why::modules;
 use crate::kind::{Kind, Place};
 use crate::named;
 use crate::snapshot::{Snapshot, Stream, gradient_of};
+use crate::tally::Tally;
 
 named! {
     /// What the records of a row have in common.

@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, HashSet};
 use super::{Report, Row};
 use crate::analysis::opaque::OpaquePool;
 use crate::analysis::site::Fingerprint;
-use crate::analysis::tally::Tally;
 use crate::analysis::why::{SiteHolder, SiteHolders};
 use crate::kind::{Kind, Place};
 use crate::snapshot::Class;
+use crate::tally::Tally;
 
 /// Less than this of a pool without a sure holder is not worth a row: PyTorch alone keeps 4 bytes for a seed.
 const SMALL: u64 = 1 << 20;

@@ -6,9 +6,9 @@ use serde::Serialize;
 
 use crate::analysis::estimate::Errors;
 use crate::analysis::site::{CallStack, Frame};
-use crate::analysis::tally::Tally;
 use crate::kind::Kind;
 use crate::snapshot::is_default;
+use crate::tally::Tally;
 
 /// Live records that have something in common.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]

@@ -7,10 +7,10 @@ use serde::Serialize;
 use super::is_leaked;
 use crate::analysis::groups::{Group, Level};
 use crate::analysis::site::CallStacks;
-use crate::analysis::tally::Tally;
 use crate::cuda_functions::Api;
 use crate::kind::{Kind, Place};
 use crate::snapshot::{Counter, Device, Snapshot};
+use crate::tally::Tally;
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

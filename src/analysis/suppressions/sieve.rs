@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::{BUILT_IN_NAME, Of, Rule, Scope, Suppressions, Used};
 use crate::analysis::site::{CallStack, CallStacks, Frame, Role};
-use crate::analysis::tally::Tally;
+use crate::tally::Tally;
 
 /// Several records may share a stack and there may be hundreds of rules, so each stack is matched once.
 pub struct Sieve<'r> {

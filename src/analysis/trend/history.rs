@@ -7,7 +7,7 @@
 
 use super::{Options, Trend};
 use crate::analysis::facts::{Facts, Instant, Row};
-use crate::analysis::tally::Tally;
+use crate::tally::Tally;
 
 /// The most points, an even number.
 pub const POINTS_MAX: usize = 120;

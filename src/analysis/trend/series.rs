@@ -11,7 +11,7 @@ use super::{
 };
 use crate::analysis::estimate::sampled;
 use crate::analysis::facts::{self, Facts, Instant, SiteId};
-use crate::analysis::tally::Tally;
+use crate::tally::Tally;
 
 const NS_PER_HOUR: f64 = 3_600e9;
 

@@ -10,8 +10,8 @@ use super::{Also, HolderRow, Matched, Modules, Options, Origin, OriginKey, Pool,
 use crate::analysis::filter::Filtering;
 use crate::analysis::groups::{Groups, Level};
 use crate::analysis::site::{CallStacks, Fingerprint};
-use crate::analysis::tally::Tally;
 use crate::snapshot::{Class, HeldBlock, HolderPath, Holders, Retainer, Snapshot};
+use crate::tally::Tally;
 
 /// Blocks of one call site and one path.
 pub(super) struct Row {

@@ -12,8 +12,8 @@ use serde::Serialize;
 
 use super::words::without_indices;
 use crate::analysis::preorder::preorder;
-use crate::analysis::tally::Tally;
 use crate::snapshot::{HeldBlock, Holders, OwnerModule, Snapshot, is_default};
+use crate::tally::Tally;
 
 /// Modules deeper than this are a part of the one around them.
 const DEEPEST: usize = 64;

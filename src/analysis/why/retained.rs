@@ -6,9 +6,9 @@ use super::rows::UNNAMED_POOL;
 use super::words::{untyped, without_indices};
 use super::{Options, Origin, OriginKey, Pool, Retained};
 use crate::analysis::ledger::{Ledger, LineKind};
-use crate::analysis::tally::Tally;
 use crate::analysis::words::count;
 use crate::snapshot::{Class, HeldBlock, Holders, Retainer, RootKind};
+use crate::tally::Tally;
 
 /// What the retainers around which there is no other free, by root and name without the type. Retainers of one name are
 /// different objects (the locals of two calls of a function, modules of the same name), so their memory is added up. To drop

@@ -4,8 +4,8 @@ use serde::Serialize;
 
 use super::OriginKey;
 use crate::analysis::site::{CallStack, Fingerprint};
-use crate::analysis::tally::Tally;
 use crate::snapshot::{Class, HeldTensor, HolderPath, RootKind, is_default};
+use crate::tally::Tally;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

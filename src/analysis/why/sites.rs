@@ -10,8 +10,8 @@ use super::{Also, Matched, Modules, Options, OriginKey};
 use crate::analysis::filter::Filter;
 use crate::analysis::groups::Groups;
 use crate::analysis::site::{CallStacks, Fingerprint};
-use crate::analysis::tally::Tally;
 use crate::snapshot::{Class, HolderPath, Snapshot};
+use crate::tally::Tally;
 
 /// The holders of one call site's memory.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -1,4 +1,4 @@
-//! Copies the memory of a process, stopped or not.
+//! Copies the memory of a process that runs on.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -9,23 +9,15 @@ use crate::{Error, Options, Stopped};
 
 /// Copies the memory, and says whether all of it is of the same instant.
 pub fn copied<'s>(source: &'s dyn Source, options: &Options) -> Result<(Stopped<'s>, bool), Error> {
-    let began = Instant::now();
-    let made = |copy, is_paused| Stopped {
-        copy,
-        copied: began.elapsed(),
-        paused: if is_paused { began.elapsed() } else { Duration::ZERO },
-    };
-    if options.pause && source.is_running() {
-        let failed = |error| Error::Read("the process cannot be stopped".to_owned(), error);
-        source.pause(true).map_err(failed)?;
-        let copy = Image::take(source, &options.excluded);
-        let _ = source.pause(false);
-        return Ok((made(copy?, true), true));
-    }
-    let before = activity(source);
+    let (began, before) = (Instant::now(), activity(source));
     let copy = Image::take(source, &options.excluded)?;
     let is_consistent = !source.is_running() || before.is_some() && before == activity(source);
-    Ok((made(copy, false), is_consistent))
+    let copied = Stopped {
+        copy,
+        copied: began.elapsed(),
+        paused: Duration::ZERO,
+    };
+    Ok((copied, is_consistent))
 }
 
 /// The time that the threads of a live process have run, and their number; `None` if one runs, or if this is not known. If

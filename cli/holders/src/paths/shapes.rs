@@ -226,13 +226,12 @@ impl Shortened {
 
     /// Leaves the middle of a very long path out.
     pub fn bounded(mut nodes: Vec<(NodeId, Edge)>) -> Shortened {
-        const LONGEST: usize = Shortened::LONGEST;
         let mut omitted = Vec::new();
-        if nodes.len() > LONGEST {
-            let count = nodes.len() - LONGEST;
-            nodes.drain(LONGEST / 2..LONGEST / 2 + count);
-            omitted = vec![(0, 0); LONGEST];
-            omitted[LONGEST / 2 - 1] = (count as u64, 1);
+        if nodes.len() > Self::LONGEST {
+            let count = nodes.len() - Self::LONGEST;
+            nodes.drain(Self::LONGEST / 2..Self::LONGEST / 2 + count);
+            omitted = vec![(0, 0); Self::LONGEST];
+            omitted[Self::LONGEST / 2 - 1] = (count as u64, 1);
         }
         Shortened { nodes, omitted }
     }

@@ -3,7 +3,7 @@
 use culeak::analysis::facts::Instant;
 use culeak::analysis::job::diff::{By, JobDiff, Pair, SiteChange};
 use culeak::analysis::report::shell_word;
-use culeak::analysis::tally::Tally;
+use culeak::tally::Tally;
 
 use super::{bad_if, members, part, stands_out, subject, unreadable};
 use crate::document::{Cell, Document, Rows, WARN, counted, dim, styled};

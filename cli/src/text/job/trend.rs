@@ -2,8 +2,8 @@
 
 use culeak::analysis::job::trend::{JobTrend, ProcessTrend, SiteTrend};
 use culeak::analysis::report::shell_word;
-use culeak::analysis::tally::Tally;
 use culeak::analysis::trend::{Against, Class};
+use culeak::tally::Tally;
 
 use super::{bad_if, members, part, subject};
 use crate::document::{BAD, Cell, Document, GOOD, Rows, WARN, counted, styled};

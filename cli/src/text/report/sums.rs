@@ -212,7 +212,7 @@ fn failed_requests(report: &Report) -> Vec<Sum> {
     let shown = iter::once(sum).chain(lines.into_iter().take(FAILED_SHOWN));
     let more = (more > 0).then(|| format!("… and {more} more kinds"));
     let drivers = report.ledger.devices.iter().filter_map(|device| device.driver);
-    let limits = drivers.filter_map(|driver| Some(ledger::limits(driver.limits).strip_prefix("; ")?.to_owned()));
+    let limits = drivers.filter_map(|driver| ledger::limits_in_words(driver.limits));
     titled("failed", shown.chain(more).chain(limits.take(1)).collect())
 }
 

@@ -20,8 +20,7 @@ fn report(ranks: u32, options: &Options, change: impl Fn(u32, &mut Snapshot)) ->
         process.ranks.insert("RANK".to_owned(), rank.to_string());
         change(rank, &mut snapshot);
         let keys = Keys::of(&snapshot);
-        let (part, part_keys) = Sites::unknown(&snapshot, &keys, &sites.named(&keys));
-        sites.learn(&part, &part_keys);
+        sites.learn(&snapshot, &keys);
         job.add(
             rank,
             ProcessSums::of(&snapshot, &sites.named(&keys), format!("runs/{rank}.culeak")),

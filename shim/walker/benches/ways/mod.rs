@@ -90,40 +90,40 @@ fn read_sets(addresses: &mut [u64; DEPTH], limit: usize) -> usize {
 }
 
 #[repr(C)]
-struct Taken<'a> {
+struct Trace<'a> {
     addresses: &'a mut [u64; DEPTH],
     count: usize,
     limit: usize,
 }
 
 unsafe extern "C" {
-    fn _Unwind_Backtrace(each: extern "C" fn(*mut c_void, &mut Taken) -> i32, taken: &mut Taken) -> i32;
+    fn _Unwind_Backtrace(each: extern "C" fn(*mut c_void, &mut Trace) -> i32, trace: &mut Trace) -> i32;
     fn _Unwind_GetIP(context: *mut c_void) -> u64;
 }
 
 /// The unwinder of the language runtime, called directly.
 #[inline(never)]
 fn libgcc(addresses: &mut [u64; DEPTH], limit: usize) -> usize {
-    extern "C" fn each(context: *mut c_void, taken: &mut Taken) -> i32 {
+    extern "C" fn each(context: *mut c_void, trace: &mut Trace) -> i32 {
         const CONTINUE: i32 = 0;
         const END_OF_STACK: i32 = 5;
         // SAFETY: the context that the unwinder passes is valid during the call.
-        taken.addresses[taken.count] = unsafe { _Unwind_GetIP(context) };
-        taken.count += 1;
-        if taken.count < taken.limit {
+        trace.addresses[trace.count] = unsafe { _Unwind_GetIP(context) };
+        trace.count += 1;
+        if trace.count < trace.limit {
             CONTINUE
         } else {
             END_OF_STACK
         }
     }
-    let mut taken = Taken {
+    let mut trace = Trace {
         addresses,
         count: 0,
         limit,
     };
     // SAFETY: `each` has the expected type and does not unwind.
-    unsafe { _Unwind_Backtrace(each, &mut taken) };
-    taken.count
+    unsafe { _Unwind_Backtrace(each, &mut trace) };
+    trace.count
 }
 
 #[inline(never)]

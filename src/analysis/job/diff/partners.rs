@@ -1,55 +1,55 @@
 //! What is compared: processes of both sides.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use super::By;
 use crate::analysis::facts::Instant;
 use crate::analysis::job::sites::ProcessSums;
 use crate::analysis::site::file_name;
 
-/// The indices of processes before and after that are compared, and why.
-pub fn partners(before: &[ProcessSums], after: &[ProcessSums], warnings: &mut Vec<String>) -> Vec<(usize, usize, By)> {
-    let mut found: Vec<(usize, usize, By)> = Vec::new();
-    let mut taken = (vec![false; before.len()], vec![false; after.len()]);
+/// Processes before and after that are compared, and why.
+pub type Partners = (ProcessSums, ProcessSums, By);
+
+/// The processes that are compared, by program, rank, host and pid of the later one, and those of one side alone.
+pub fn partners(
+    sides: [Vec<ProcessSums>; 2],
+    warnings: &mut Vec<String>,
+) -> (Vec<Partners>, [impl Iterator<Item = ProcessSums>; 2]) {
+    let [mut olds, mut news] = sides.map(|side| side.into_iter().map(Some).collect::<Vec<_>>());
+    let mut found: Vec<Partners> = Vec::new();
     // The result is the number of processes that may have several partners.
     let mut pass = |by: By, key: &dyn Fn(&Instant) -> Option<String>| -> usize {
-        let by_key = |side: &[ProcessSums], taken: &[bool]| {
-            let mut found: BTreeMap<String, Vec<usize>> = BTreeMap::new();
-            for (number, sums) in side.iter().enumerate().filter(|(number, _)| !taken[*number]) {
-                if let Some(key) = key(&sums.row) {
-                    found.entry(key).or_default().push(number);
+        let by_key = |side: &[Option<ProcessSums>]| {
+            let mut numbers: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+            for (number, sums) in side.iter().enumerate() {
+                if let Some(key) = sums.as_ref().and_then(|sums| key(&sums.row)) {
+                    numbers.entry(key).or_default().push(number);
                 }
             }
-            found
+            numbers
         };
-        let (known, wanted) = (by_key(before, &taken.0), by_key(after, &taken.1));
+        let (known, wanted) = (by_key(&olds), by_key(&news));
         let mut twice = 0;
-        for (key, news) in wanted {
-            let Some(olds) = known.get(&key) else { continue };
-            let mut pairs: Vec<(usize, usize)> = Vec::new();
-            for &new in &news {
-                let member = &after[new].row.member;
-                let like = |old: &&usize| {
-                    let other = &before[**old].row.member;
-                    other.program.is_like(&member.program) && other.rank == member.rank
+        for (key, of_key) in wanted {
+            // Two later processes may have one earlier partner.
+            let mut later: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+            for new in of_key {
+                let is_like = |old: &&usize| {
+                    let [old, new] = [&olds[**old], &news[new]].map(|sums| sums.as_ref().map(|sums| &sums.row.member));
+                    let members = old.zip(new);
+                    members.is_some_and(|(old, new)| old.program.is_like(&new.program) && old.rank == new.rank)
                 };
-                let mut likes = olds.iter().filter(like);
+                let mut likes = known.get(&key).into_iter().flatten().filter(is_like);
                 match (likes.next(), likes.next()) {
-                    (Some(&old), None) => pairs.push((old, new)),
+                    (Some(&old), None) => later.entry(old).or_default().push(new),
                     (Some(_), Some(_)) => twice += 1,
                     (None, _) => {}
                 }
             }
-            // Two later processes may have one earlier partner.
-            let mut used: HashMap<usize, usize> = HashMap::new();
-            pairs.iter().for_each(|pair| *used.entry(pair.0).or_default() += 1);
-            for (old, new) in pairs {
-                match used[&old] {
-                    1 => {
-                        (taken.0[old], taken.1[new]) = (true, true);
-                        found.push((old, new, by));
-                    }
-                    _ => twice += 1,
+            for (old, of_old) in later {
+                match of_old[..] {
+                    [new] => found.extend(olds[old].take().zip(news[new].take()).map(|(old, new)| (old, new, by))),
+                    _ => twice += of_old.len(),
                 }
             }
         }
@@ -69,5 +69,6 @@ pub fn partners(before: &[ProcessSums], after: &[ProcessSums], warnings: &mut Ve
     }
     pass(By::Name, &|row| Some(file_name(&row.source).to_owned()));
     pass(By::Program, &|_| Some(String::new()));
-    found
+    found.sort_by_cached_key(|(_, new, _)| new.row.order());
+    (found, [olds, news].map(|left| left.into_iter().flatten()))
 }

@@ -54,8 +54,7 @@ fn jobs(leak: Option<(usize, (u64, u64))>) -> Vec<JobReport> {
             }
             let snapshot = snapshot(&sites, &mut sampler);
             let keys = Keys::of(&snapshot);
-            let (part, unknown) = Sites::unknown(&snapshot, &keys, &names.named(&keys));
-            names.learn(&part, &unknown);
+            names.learn(&snapshot, &keys);
             let mut sums = ProcessSums::of(&snapshot, &names.named(&keys), number.to_string());
             sums.row.member = member(number);
             job.add(number, sums);

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashSet};
 use serde::Serialize;
 
 use super::sorted::Segment;
-use crate::analysis::tally::Tally;
+use crate::tally::Tally;
 
 /// A part of a line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

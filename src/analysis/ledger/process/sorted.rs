@@ -11,9 +11,9 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::super::driver_calls::{DriverCall, Purpose};
 use crate::analysis::site::{CallStack, CallStacks};
-use crate::analysis::tally::Tally;
 use crate::kind::Kind;
 use crate::snapshot::Snapshot;
+use crate::tally::Tally;
 
 const MIB: u64 = 1 << 20;
 /// Smaller pools for local memory are part of the context's line: they cannot be told from its other segments.
