@@ -1,7 +1,7 @@
 //! Groups: ten million live records summarized as a few thousand groups.
 //!
 //! Records with the same stack, call and level differ only in size, age and address. They are counted once, in up to
-//! two threads, and everything that follows (reports, diffs, checks, most of the ledger) works on the groups.
+//! two threads with half of the stacks each, and everything that follows (reports, diffs, checks, most of the ledger) works on the groups.
 //!
 //! # Levels
 //!
@@ -331,6 +331,8 @@ struct Counted {
     key: Key,
     /// The next group of the same stack.
     next: u32,
+    /// Number of the first record.
+    first: u32,
     count: u64,
     bytes: u128,
     smallest: u64,
@@ -345,6 +347,9 @@ struct Counted {
 const END: u32 = u32::MAX;
 /// The most groups of a stack that are searched linearly.
 const CHAIN: usize = 8;
+
+/// Records that are looked at together.
+const AHEAD: usize = 16;
 
 /// Groups in the order of their first records. A stack may have millions of records, so groups are found by the number
 /// of the stack, without hashing. If a stack has many groups, those after the first few are in a map.
@@ -364,8 +369,27 @@ impl Counter {
         }
     }
 
+    fn stack(&self, number: u32) -> usize {
+        (number as usize).min(self.first.len() - 1)
+    }
+
+    /// Reads the groups that these records are compared with next. Each is in another place of memory: here these reads do not wait for one
+    /// another.
+    fn look_ahead<'r>(&self, rows: impl Iterator<Item = &'r Row>) {
+        let mut places = [END; AHEAD];
+        for (place, row) in places.iter_mut().zip(rows) {
+            *place = self.first[self.stack(row.stack)];
+        }
+        for _ in 0..3 {
+            for place in &mut places {
+                *place = self.groups.get(*place as usize).map_or(END, |group| group.next);
+            }
+        }
+        std::hint::black_box(places);
+    }
+
     fn join(&mut self, group: Counted) {
-        let stack = (group.key.stack as usize).min(self.first.len() - 1);
+        let stack = self.stack(group.key.stack);
         let (mut place, mut last) = (self.first[stack], END);
         for _ in 0..CHAIN {
             let Some(known) = self.groups.get_mut(place as usize) else {
@@ -419,10 +443,21 @@ fn count(snapshot: &Snapshot, carriers: &Carriers, apart: &(impl Fn(&Row) -> u64
             }
         }
     };
-    let count = |rows: &[Row], first: usize| {
+    let rows = &allocations.rows;
+    // Counts the records of each `parts`th stack.
+    let count = |part: u32, parts: u32| {
         let mut counter = Counter::new(snapshot.stacks.len());
+        let is_mine = |row: &Row| row.stack % parts == part;
         for (nth, row) in rows.iter().enumerate() {
-            progress.tick(nth);
+            if part == 0 {
+                progress.tick(nth);
+            }
+            if nth.is_multiple_of(AHEAD) {
+                counter.look_ahead(rows[nth..].iter().take(AHEAD).filter(|row| is_mine(row)));
+            }
+            if !is_mine(row) {
+                continue;
+            }
             let size = if summed { 0 } else { row.bytes };
             counter.join(Counted {
                 key: Key {
@@ -432,34 +467,31 @@ fn count(snapshot: &Snapshot, carriers: &Carriers, apart: &(impl Fn(&Row) -> u64
                     apart: apart(row),
                 },
                 next: END,
+                first: nth as u32,
                 bytes: row.bytes.into(),
-                count: allocations.count(first + nth),
+                count: allocations.count(nth),
                 smallest: size,
                 largest: size,
                 oldest_ns: row.time_ns,
                 newest_ns: row.time_ns,
-                estimate: estimate(row, allocations.count(first + nth)),
+                estimate: estimate(row, allocations.count(nth)),
             });
         }
-        counter
+        counter.groups
     };
-    let rows = &allocations.rows;
     if rows.len() < MANY {
-        return count(rows, 0).groups;
+        return count(0, 1);
     }
-    let (earlier, later) = rows.split_at(rows.len() / 2);
-    let (mut counter, others) = std::thread::scope(|scope| {
-        let others = scope.spawn(|| count(later, earlier.len()));
-        (count(earlier, 0), others.join())
+    let (mut groups, others) = std::thread::scope(|scope| {
+        let others = scope.spawn(|| count(1, 2));
+        (count(0, 2), others.join())
     });
     match others {
-        Ok(others) => others
-            .groups
-            .into_iter()
-            .for_each(|group| counter.join(Counted { next: END, ..group })),
+        Ok(others) => groups.extend(others),
         Err(panic) => std::panic::resume_unwind(panic),
     }
-    counter.groups
+    groups.sort_by_key(|group| group.first);
+    groups
 }
 
 /// Counts with a group for each size. There may be as many groups as records, and finding each in a large table would cost several
@@ -512,6 +544,7 @@ fn count_sizes(snapshot: &Snapshot, carriers: &Carriers, since_ns: u64) -> Vec<C
             apart: alike[0].bytes,
         },
         next: END,
+        first: 0,
         count: alike.len() as u64,
         bytes: alike.iter().map(|each| u128::from(each.bytes)).sum(),
         smallest: alike[0].bytes,

@@ -528,7 +528,8 @@ pub fn write_holders(site: &SiteHolders, most: usize, indent: usize, page: &mut 
         .indent(indent)
         .column("bytes", |holder| Cell::Size(holder.tally.bytes));
     page.table(rows.column("holder", |holder| {
-        holder_words(holder, "", &[&holder.origin, &holder.path])
+        let possibly = if holder.possibly { POSSIBLY } else { "" };
+        format!("{possibly}{}", holder_words(holder, &[&holder.origin, &holder.path]))
     }));
     let others = parts::tally(Tally::total(rest.iter().map(|holder| holder.tally)));
     page.more_at(indent, rest.len(), "holder", format!(" with {others}"));
