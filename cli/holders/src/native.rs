@@ -444,15 +444,14 @@ impl Native {
             },
             RootSort::Stack | RootSort::WholeStack => of_thread("stack"),
             RootSort::Registers => of_thread("registers"),
-            RootSort::ThreadLocals | RootSort::Descriptor | RootSort::Stored => {
-                match self.thread_local(modules, address) {
-                    Some((variable, module, _)) => {
-                        let file = modules.all().get(module).map_or("", Module::file_name);
-                        of_thread(&format!("thread-local variable {variable} in {file}"))
-                    }
-                    None => of_thread("thread-local variable"),
+            RootSort::Stored => of_thread("thread-specific data, perhaps of CUDA's runtime,"),
+            RootSort::ThreadLocals | RootSort::Descriptor => match self.thread_local(modules, address) {
+                Some((variable, module, _)) => {
+                    let file = modules.all().get(module).map_or("", Module::file_name);
+                    of_thread(&format!("thread-local variable {variable} in {file}"))
                 }
-            }
+                None => of_thread("thread-local variable"),
+            },
         }
     }
 

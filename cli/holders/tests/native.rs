@@ -159,6 +159,7 @@ fn blocks_are_reached_from_exactly_the_roots_that_keep_them() {
                     "stack" => root.starts_with("stack of thread ") && root.ends_with(" (loader)"),
                     // In `t_vector`, or set with `pthread_setspecific`.
                     "thread-local" => [
+                        "thread-specific data, perhaps of CUDA's runtime, of thread ",
                         "thread-local variable of thread ",
                         "thread-local variable t_vector in program of thread ",
                     ]

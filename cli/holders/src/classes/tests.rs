@@ -219,7 +219,8 @@ fn what_a_library_stored_for_a_thread_is_no_holder_if_a_variable_is() {
     let origins = found.blocks.iter().map(|block| found.paths[block.path].origin.as_str());
     let origins: Vec<&str> = origins.collect();
     assert!(
-        origins[0].starts_with("keep in stored") && origins[1].starts_with("thread-local variable of thread"),
+        origins[0].starts_with("keep in stored")
+            && origins[1].starts_with("thread-specific data, perhaps of CUDA's runtime, of thread"),
         "{origins:?}"
     );
     let possibly: Vec<bool> = found
