@@ -284,7 +284,9 @@ def a_real_program_has_the_same_holders_recorded_and_not(t, name):
     recorded, unrecorded = (searched(t, "fw_why_programs", name, how=how) for how in ("run", "bare"))
     expect_all_answered(unrecorded)
     expect_same(holders_of(recorded, "bytes"), holders_of(unrecorded, "bytes"), "holders of blocks", unrecorded.answer.where)
-    expect_same(*(sorted(seen.answer.roots()) for seen in (recorded, unrecorded)), "what roots retain", unrecorded.answer.where)
+    # Objects without an address, such as streams, are known with a recording only.
+    retained = [sorted(root for root in seen.answer.roots() if root[1] > 0) for seen in (recorded, unrecorded)]
+    expect_same(*retained, "what roots retain", unrecorded.answer.where)
 
 
 def sets_of_holders(seen):
