@@ -58,10 +58,12 @@ pub const PYTHON: Target = Target {
         let taken = MemoryCopy::of(&waiting.process(), &[]).expect("its memory");
         let pointers = pointers(&taken);
         Box::new(move |input| {
-            finds(&Changed {
+            let is_found = finds(&Changed {
                 changes: changes(input, &taken, &pointers),
                 taken: &taken,
-            })
+            });
+            // A change may hit what the interpreter is known by.
+            is_found || !input.is_empty()
         })
     },
     seeds: |_| {

@@ -239,7 +239,7 @@ fn examine<'c, 's>(
     let is_made = |value| copy.granule(value).is_some() && modules.with_global(value).is_none();
     let is_block = |value| index.find(value).is_some() || index.find_reserved(value).is_some();
     let constants = modules.constants(copy, |value| is_block(value) || is_made(value));
-    let no_roots = merged([&states[..], &native.locals_without_holders(&modules), &constants].concat());
+    let no_roots = merged([&states[..], &native.locals_without_holders(copy, &modules), &constants].concat());
     // PyTorch and JAX.
     let has_classes =
         (modules.all().iter()).any(|module| starts_with_one(module.file_name(), &["libc10", "_jax.", "xla_extension"]));

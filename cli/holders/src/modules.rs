@@ -21,6 +21,9 @@ mod variables;
 use headers::{Headers, NOTE, Read};
 use variables::Variables;
 
+/// How names of CUDA's runtime begin in a file that it was linked into statically.
+const OF_STATIC_RUNTIME: &str = "libcudart_static_";
+
 /// What a loaded file is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
@@ -217,7 +220,16 @@ impl Modules {
             .all
             .get(index)
             .map(|module| module.variables(self.debug_files.as_ref()));
-        variables.map_or_else(Vec::new, |all| all.thread_locals_of("libcudart_static_").collect())
+        variables.map_or_else(Vec::new, |all| all.thread_locals_of(OF_STATIC_RUNTIME).collect())
+    }
+
+    /// Whether a function of the file with this path is CUDA's runtime's, which was linked statically into it.
+    pub fn is_function_of_runtime(&self, path: &str, address: u64) -> bool {
+        self.all.iter().filter(|module| module.path == path).any(|module| {
+            let variables = module.variables(self.debug_files.as_ref());
+            let name = variables.function_at(address.wrapping_sub(module.bias));
+            name.is_some_and(|name| name.starts_with(OF_STATIC_RUNTIME))
+        })
     }
 
     /// The bytes that the module with this index has for each thread; `None` if it has no thread-local variables.

@@ -29,8 +29,9 @@ use rtti::Classes;
 pub mod counts;
 pub mod driver;
 pub mod glibc;
+pub mod keys;
 pub mod kinds;
-pub mod locals;
+mod locals;
 mod mimalloc;
 mod owners;
 pub mod pages;
@@ -468,7 +469,7 @@ impl Native {
 
     /// The thread-local memory of the preload library, of CUDA's driver, runtime and libraries, and of allocators: what they note of
     /// blocks and of free memory holds none.
-    pub fn locals_without_holders(&self, modules: &Modules) -> Vec<Range<u64>> {
+    pub fn locals_without_holders(&self, copy: &Image, modules: &Modules) -> Vec<Range<u64>> {
         let block = |module, base| self.thread_local_blocks.of_module(base, module);
         let whole = self
             .without_holders(modules)
@@ -482,7 +483,10 @@ impl Native {
                 offsets.iter().map(variable).collect::<Vec<_>>()
             })
         });
-        whole.chain(of_runtime).collect()
+        let stored = self
+            .thread_pointers()
+            .flat_map(|base| keys::of_cuda(copy, modules, base));
+        whole.chain(of_runtime).chain(stored).collect()
     }
 
     /// As above, where it is in chunks.

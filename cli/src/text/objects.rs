@@ -12,7 +12,7 @@ use super::{parts, units};
 use crate::document::{Cell, Document, GOOD, Rows, Text, bold, counted, dim, short_name, styled};
 use crate::escape::Escaped;
 
-/// `128 streams, 40 executable graphs at 3 call sites; 5 suppressed`; `None` if there are none.
+/// `128 streams, 40 executable graphs at 3 call sites; 5 suppressed`, `200 streams at accept server.cpp:57`; `None` if there are none.
 pub fn line(objects: &Objects) -> Option<String> {
     // The others are among the claims.
     let is_plain = |of: &&KindOfObject| Kind::from_name(of.kind).is_some_and(|kind| kind.place() == Place::Object);
@@ -24,7 +24,12 @@ pub fn line(objects: &Objects) -> Option<String> {
         .collect();
     let mut parts = Vec::new();
     if !kinds.is_empty() {
-        let sites = counted(objects.call_sites, "call site");
+        let is_plain = |row: &&Row| row.kind_of_objects().is_some_and(|kind| kind.place() == Place::Object);
+        let only = objects.rows.iter().find(is_plain).filter(|_| objects.call_sites == 1);
+        let sites = match only.and_then(|row| Some((short_name(&row.label), row.site()?.short_place()?))) {
+            Some((name, place)) => format!("{name} {}", Escaped(&place)),
+            None => counted(objects.call_sites, "call site"),
+        };
         parts.push(format!("{} at {sites}", kinds.join(", ")));
     }
     let suppressed = plain().fold(0, |sum: u64, of| sum.saturating_add(of.suppressed));

@@ -614,7 +614,9 @@ fn objects_are_ranked_among_rows_by_what_the_driver_took_for_them() {
     sample.takes("cuGraphInstantiateWithFlags", &capture, &[2 * MIB; 25]);
     let snapshot = sample.finish(151 * MIB, 0);
     let text = report_text(&snapshot, &from_file("app.culeak"), false);
-    let rows = text.lines().filter(|line| line.contains("app.cu:"));
+    let rows = text
+        .lines()
+        .filter(|line| line.starts_with(' ') && line.contains("app.cu:"));
     let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
     assert_eq!(
         rows.map(words).collect::<Vec<_>>(),

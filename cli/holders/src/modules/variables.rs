@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use object::LittleEndian;
-use object::elf::{FileHeader64, SHT_DYNSYM, SHT_SYMTAB, STB_LOCAL, STT_OBJECT, STT_TLS};
+use object::elf::{FileHeader64, SHT_DYNSYM, SHT_SYMTAB, STB_LOCAL, STT_FUNC, STT_OBJECT, STT_TLS};
 use object::read::ReadCache;
 use object::read::elf::{FileHeader, SectionHeader, Sym};
 
@@ -104,6 +104,24 @@ impl Variables {
         let named = |variable: &Variable| self.thread_local(variable.start);
         let of_prefix = move |(name, range): (String, Range<u64>)| name.starts_with(prefix).then_some(range);
         self.thread_local.iter().filter_map(named).filter_map(of_prefix)
+    }
+
+    /// The mangled name of the function that contains this address. The table is read again, since few are asked for.
+    pub fn function_at(&self, address: u64) -> Option<String> {
+        let endian = LittleEndian;
+        let cache = ReadCache::new(self.file.as_ref()?);
+        let header = FileHeader64::<LittleEndian>::parse(&cache).ok()?;
+        let symbols = header
+            .sections(endian, &cache)
+            .ok()?
+            .symbols(endian, &cache, SHT_SYMTAB)
+            .ok()?;
+        let contains = |start: u64, bytes: u64| start <= address && address - start < bytes;
+        let function = symbols
+            .iter()
+            .find(|symbol| symbol.st_type() == STT_FUNC && contains(symbol.st_value(endian), symbol.st_size(endian)))?;
+        let name = symbols.symbol_name(endian, function).ok()?;
+        std::str::from_utf8(name).ok().map(str::to_owned)
     }
 
     fn named(&self, variables: &[Variable], address: u64) -> Option<(String, Range<u64>)> {

@@ -109,12 +109,23 @@ impl Blocks {
 
 /// Where a field is in an entry of the loader's list, by what debuggers are told.
 fn field_offset(copy: &Image, modules: &Modules, name: &str) -> Option<u64> {
+    let (words, offset) = words_at(copy, modules, name)?;
+    (words == 1 && offset.is_multiple_of(8) && offset < 1 << 16).then_some(offset)
+}
+
+/// The number of words of a field of glibc's, and its offset in bytes, by what debuggers are told.
+pub(super) fn words_at(copy: &Image, modules: &Modules, name: &str) -> Option<(u64, u64)> {
+    let at = exported(copy, modules, name)?;
+    // Bits of the field, number of elements, offset in bytes.
+    let [bits, count, offset] = [0, 4, 8].map(|part| u64::from(copy.half(at + part)));
+    (count == 1 && bits.is_multiple_of(64)).then_some((bits / 64, offset))
+}
+
+/// The address of a symbol that glibc exports.
+pub(super) fn exported(copy: &Image, modules: &Modules, name: &str) -> Option<u64> {
     let is_library = |module: &&Module| starts_with_one(module.file_name(), &["libc.so", "libc-", "libpthread"]);
     let mut libraries = modules.all().iter().filter(is_library);
-    let at = libraries.find_map(|library| library.address_of(copy, name))?;
-    // Bits of the field, number of elements, offset in bytes.
-    let [bits, count, offset] = [0, 4, 8].map(|part| copy.half(at + part));
-    (bits == 64 && count == 1 && offset.is_multiple_of(8) && offset < 1 << 16).then(|| u64::from(offset))
+    libraries.find_map(|library| library.address_of(copy, name))
 }
 
 #[cfg(test)]
