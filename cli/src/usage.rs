@@ -42,7 +42,7 @@ pub fn ask_driver(item: &mut Loaded) {
     snapshot.usage = Some(of_devices(pid, &uuids));
 }
 
-/// The answer of NVML, or why there is none.
+/// Asks NVML about these devices; without an answer, [`Usage::missing`] says why.
 pub fn of_devices(pid: u32, uuids: &[&str]) -> Usage {
     ask(pid, uuids).unwrap_or_else(|why| Usage {
         source: "NVML".to_owned(),

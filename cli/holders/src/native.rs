@@ -29,7 +29,7 @@ use rtti::Classes;
 pub mod counts;
 pub mod driver;
 pub mod glibc;
-pub mod keys;
+mod keys;
 pub mod kinds;
 mod locals;
 mod mimalloc;
@@ -470,22 +470,20 @@ impl Native {
     /// The thread-local memory of the preload library, of CUDA's driver, runtime and libraries, and of allocators: what they note of
     /// blocks and of free memory holds none.
     pub fn locals_without_holders(&self, copy: &Image, modules: &Modules) -> Vec<Range<u64>> {
-        let block = |module, base| self.thread_local_blocks.of_module(base, module);
-        let whole = self
-            .without_holders(modules)
-            .filter_map(|(module, base)| block(module, base));
-        let at_start = (0..modules.all().len()).filter(|module| self.thread_local_blocks.is_at_start(*module));
-        let of_runtime = at_start.flat_map(|module| {
+        let blocks = &self.thread_local_blocks;
+        let whole = self.without_holders(modules);
+        let whole = whole.filter_map(|(module, base)| blocks.of_module(base, module));
+        let of_runtime = blocks.programs_at_start(modules).flat_map(|module| {
             let offsets = modules.thread_locals_of_runtime(module);
-            let blocks = self.thread_pointers().filter_map(move |base| block(module, base));
-            blocks.flat_map(move |block| {
+            let starts = self
+                .thread_pointers()
+                .filter_map(move |base| blocks.of_module(base, module));
+            starts.flat_map(move |block| {
                 let variable = |offsets: &Range<u64>| block.start + offsets.start..block.start + offsets.end;
                 offsets.iter().map(variable).collect::<Vec<_>>()
             })
         });
-        let stored = self
-            .thread_pointers()
-            .flat_map(|base| keys::of_cuda(copy, modules, base));
+        let stored = keys::of_cuda(copy, modules, self.thread_pointers());
         whole.chain(of_runtime).chain(stored).collect()
     }
 

@@ -65,7 +65,7 @@ fn of_job(
     unreadable: usize,
     form: Form,
 ) -> Result<ExitCode, Failure> {
-    // Rows are cut when those of all processes are known.
+    // The job's rows are cut, not those of a process.
     let each = Options {
         top: None,
         min_bytes: 0,

@@ -528,8 +528,7 @@ pub fn write_holders(site: &SiteHolders, most: usize, indent: usize, page: &mut 
         .indent(indent)
         .column("bytes", |holder| Cell::Size(holder.tally.bytes));
     page.table(rows.column("holder", |holder| {
-        let possibly = if holder.possibly { POSSIBLY } else { "" };
-        format!("{possibly}{}", holder_words(holder, &[&holder.origin, &holder.path]))
+        doubted_words(holder, &[&holder.origin, &holder.path])
     }));
     let others = parts::tally(Tally::total(rest.iter().map(|holder| holder.tally)));
     page.more_at(indent, rest.len(), "holder", format!(" with {others}"));
@@ -556,8 +555,12 @@ pub fn held_by(holder: &SiteHolder, possibly: bool) -> String {
 
 /// As [`holder_text`], without the origin.
 pub fn path_text(holder: &SiteHolder) -> String {
+    doubted_words(holder, &[&holder.path])
+}
+
+fn doubted_words(holder: &SiteHolder, words: &[&str]) -> String {
     let possibly = if holder.possibly { POSSIBLY } else { "" };
-    format!("{possibly}{}", holder_words(holder, &[&holder.path]))
+    format!("{possibly}{}", holder_words(holder, words))
 }
 
 fn holder_words(holder: &SiteHolder, words: &[&str]) -> String {

@@ -1,11 +1,11 @@
-//! Which of the data that `pthread_setspecific` stored is CUDA's: that of a key whose destructor is in one of CUDA's files.
+//! The data that `pthread_setspecific` stored for CUDA: the destructor of its key is in one of CUDA's files.
 //!
 //! ```text
-//! a thread      number, data  (of 32 keys)  │ pointers to such blocks, the first of which is this one
-//! all threads   number, destructor  (of each key)
+//! process       number, destructor   of each key
+//! each thread   number, data         of the first keys  │ pointers to blocks of such data; the first leads to this one
 //! ```
 //!
-//! glibc tells debuggers where both are. Deliberately absent: the data of further keys, which is in chunks.
+//! glibc tells debuggers where both are. Deliberately absent: the data of later keys, which is in chunks.
 
 use std::ops::Range;
 
@@ -13,33 +13,34 @@ use super::locals::{exported, words_at};
 use crate::copy::Image;
 use crate::modules::{Modules, Role};
 
-/// Keys of the first block, and blocks.
+/// Keys of a block, and blocks of a thread.
 const KEYS: u64 = 32;
 const ENTRY: u64 = 16;
 
-/// The data of CUDA's keys in the descriptor of a thread.
-pub(super) fn of_cuda(copy: &Image, modules: &Modules, descriptor: u64) -> Vec<Range<u64>> {
-    let Some((keys, first)) = tables(copy, modules, descriptor) else {
+/// Where such data is in these threads' descriptors.
+pub(super) fn of_cuda(copy: &Image, modules: &Modules, descriptors: impl Iterator<Item = u64>) -> Vec<Range<u64>> {
+    let keys = exported(copy, modules, "__pthread_keys");
+    let blocks = words_at(copy, modules, "_thread_db_pthread_specific").filter(|(count, _)| *count == KEYS);
+    let Some((keys, (_, offset))) = keys.zip(blocks) else {
         return Vec::new();
     };
-    let is_of_cuda = |key: &u64| {
-        let (data, destructor) = (first + key * ENTRY, keys + key * ENTRY);
+    let of_cuda = (0..KEYS).map(|key| key * ENTRY);
+    let of_cuda = of_cuda.filter(|entry| is_function_of_cuda(copy, modules, copy.word(keys + entry + 8)));
+    let of_cuda: Vec<u64> = of_cuda.collect();
+    let data = descriptors.filter_map(|descriptor| {
+        let pointers = descriptor.checked_add(offset)?;
+        let first = pointers.checked_sub(KEYS * ENTRY)?;
+        (copy.word(pointers) == first).then_some(first)
+    });
+    data.flat_map(|first| {
         // Another number: the key was deleted, and perhaps made again.
-        copy.word(data) == copy.word(destructor) && is_function_of_cuda(copy, modules, copy.word(destructor + 8))
-    };
-    let of_cuda = (0..KEYS).filter(is_of_cuda);
-    of_cuda
-        .map(|key| first + key * ENTRY..first + (key + 1) * ENTRY)
-        .collect()
-}
-
-/// Where the keys of the process are, and the first block of the thread's data. `None`: this is not glibc as it is known.
-fn tables(copy: &Image, modules: &Modules, descriptor: u64) -> Option<(u64, u64)> {
-    let keys = exported(copy, modules, "__pthread_keys")?;
-    let (pointers, offset) = words_at(copy, modules, "_thread_db_pthread_specific")?;
-    let blocks = descriptor.checked_add(offset)?;
-    let first = blocks.checked_sub(KEYS * ENTRY)?;
-    (pointers == KEYS && copy.word(blocks) == first).then_some((keys, first))
+        let is_its_data = |entry: &&u64| copy.word(first + **entry) == copy.word(keys + **entry);
+        let entries = of_cuda.iter().filter(is_its_data);
+        entries
+            .map(|entry| first + entry..first + entry + ENTRY)
+            .collect::<Vec<_>>()
+    })
+    .collect()
 }
 
 fn is_function_of_cuda(copy: &Image, modules: &Modules, address: u64) -> bool {

@@ -15,7 +15,7 @@
 use std::ops::Range;
 
 use crate::copy::Image;
-use crate::modules::{Module, Modules};
+use crate::modules::{Module, Modules, Role};
 use crate::starts_with_one;
 
 /// No list of files is longer.
@@ -87,8 +87,10 @@ impl Blocks {
         })
     }
 
-    pub fn is_at_start(&self, module: usize) -> bool {
-        self.at_start.iter().any(|block| block.module == module)
+    /// The indices of the program's own files among those that were loaded at the start.
+    pub fn programs_at_start(&self, modules: &Modules) -> impl Iterator<Item = usize> {
+        let all = self.at_start.iter().map(|block| block.module);
+        all.filter(|module| Role::of(&modules.all()[*module].path) == Role::Program)
     }
 
     /// The block of this module.

@@ -10,7 +10,7 @@ use crate::analysis::site::file_name;
 /// Processes before and after that are compared, and why.
 pub type Partners = (ProcessSums, ProcessSums, By);
 
-/// The processes that are compared, by program, rank, host and pid of the later one, and those of one side alone.
+/// Pairs of processes, sorted by program, rank, host and pid, and the processes that only one side has.
 pub fn partners(
     sides: [Vec<ProcessSums>; 2],
     warnings: &mut Vec<String>,
