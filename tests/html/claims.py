@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import looks  # noqa: E402
 import over_time  # noqa: E402
 from snapshots import HOSTILE  # noqa: E402
-from tab import CHROMIUM, CULEAK, FOLDER, culeak, size_of, tab, timed, write, written  # noqa: E402
+from tab import CHROMIUM, CULEAK, FOLDER, PATIENCE_S, culeak, size_of, tab, timed, write, written  # noqa: E402
 
 MOST_BYTES = 10 * 1000 * 1000
 MOST_SECONDS = 2.0
@@ -458,8 +458,9 @@ def screenshots(browser, folder):
 
 def main():
     failed = 0
+    expect.set_options(timeout=PATIENCE_S * 1000)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(timeout=PATIENCE_S * 1000, executable_path=CHROMIUM, args=["--no-sandbox"])
         print(f"Chromium {browser.version}")
         named = sys.argv[4:]
         claims = [claim for claim in CLAIMS if not named or claim.__name__ in named]

@@ -5,6 +5,8 @@ import sys
 from contextlib import contextmanager
 from pathlib import Path
 
+PATIENCE_S = 300
+"""How long a page may take to do as it should: no measure of it, since the machine may be busy."""
 CULEAK, FOLDER, CHROMIUM = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
 
 
@@ -48,6 +50,7 @@ class Tab:
 
     def __init__(self, page):
         self.page = page
+        page.set_default_timeout(PATIENCE_S * 1000)
         self.complaints = []
         page.on("console", lambda message: self.complaints.append(f"console: {message.text}"))
         page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
@@ -61,7 +64,7 @@ class Tab:
 
     def until(self, condition):
         """Waits for a condition from outside, because the page's policy forbids evaluating strings."""
-        for _ in range(400):
+        for _ in range(PATIENCE_S * 20):
             if self.page.evaluate(condition):
                 return
             self.page.wait_for_timeout(50)

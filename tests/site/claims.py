@@ -68,6 +68,7 @@ def is_whole():
 def works_from_its_folder(browser):
     complaints = []
     page = browser.new_page()
+    page.set_default_timeout(300_000)
     page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
     page.on("console", lambda message: complaints.append(f"console: {message.text}") if message.type == "error" else None)
     page.on("request", lambda request: complaints.append(f"request: {request.url}") if not request.url.startswith(SITE.as_uri()) else None)
