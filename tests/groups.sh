@@ -5,7 +5,7 @@
 #     tests/groups.sh [OPTION OF CARGO TEST ...]      all groups but four; fails if a test of a group fails or does not run
 #     tests/groups.sh --only GROUP [OPTION ...]       one group
 #     tests/groups.sh --list
-#     tests/groups.sh --others                        the packages that `cargo test` leaves out, as options of it
+#     tests/groups.sh --others                        the packages that `cargo test` leaves out and their tests, as options of it
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."
 
@@ -18,7 +18,10 @@ if [ "${1:-}" = --others ]; then
 import json, sys
 tree = json.load(sys.stdin)
 usual = set(tree["workspace_default_members"])
-print(*("-p " + package["name"] for package in tree["packages"] if package["id"] not in usual))'
+others = [package for package in tree["packages"] if package["id"] not in usual]
+tests = {target["name"] for package in others for target in package["targets"] if "test" in target["kind"]}
+# The command is among them for what it asks of their dependencies, so that they are the same builds as in `cargo test`.
+print("-p culeak-cli", *("-p " + package["name"] for package in others), "--lib", *("--test " + name for name in sorted(tests)))'
     exit
 fi
 

@@ -50,7 +50,7 @@ page_of_debian() { # page_of_debian FOLDER
 
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-CULEAK_SAMPLES=$folder cargo test --quiet --locked -p culeak-cli --features full --test export -- --ignored samples_for_other_programs >/dev/null
+CULEAK_SAMPLES=$folder cargo test --quiet --locked --features culeak-cli/full --test export -- --ignored samples_for_other_programs >/dev/null
 [ -s "$folder/leaky.json" ] || { echo "run.sh: no samples were written to $folder" >&2; exit 1; }
 "$readers/bin/python" -B tests/formats/claims.py "$culeak" "$folder"
 "$readers/bin/python" -B tests/formats/viewers.py "$culeak" "$folder" "$(realpath "$viewers")" "$(command -v chromium)"

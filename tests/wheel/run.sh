@@ -5,6 +5,7 @@
 #   tests/wheel/run.sh               a wheel of the dev profile for this machine, like CI's other builds
 #   tests/wheel/run.sh --portable    the wheel for glibc 2.17 and newer, as released; checks its requirements
 #   tests/wheel/run.sh WHEEL         an existing one
+#   tests/wheel/run.sh CULEAK        no wheel, but what it installs, with this command, so that nothing is built
 #
 # PYTHONS names other interpreters to try one after the other, e.g. "python3.8 python3.13".
 set -euo pipefail
@@ -14,15 +15,34 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 case ${1:-} in
+    */culeak) built=$(realpath "$1") ;;
     *.whl) wheel=$(realpath "$1") ;;
     --portable) "$root/cli/python/build.sh" --portable "$work/dist" ;;
     '') "$root/cli/python/build.sh" --debug "$work/dist" ;;
-    *) echo "run.sh: expected nothing, --portable or a wheel, not $1" >&2; exit 2 ;;
+    *) echo "run.sh: expected nothing, --portable, a wheel or a path of culeak, not $1" >&2; exit 2 ;;
 esac
-wheel=${wheel:-$(ls "$work"/dist/culeak-*.whl)}
-echo "wheel   $(basename "$wheel"), $(du -h "$wheel" | cut -f1)"
+if [ -z "${built:-}" ]; then
+    wheel=${wheel:-$(ls "$work"/dist/culeak-*.whl)}
+    echo "wheel   $(basename "$wheel"), $(du -h "$wheel" | cut -f1)"
+fi
 
-if [[ $wheel == *manylinux_2_17* ]]; then
+as_wheel() { # as_wheel VENV: installs what the wheel has
+    local site
+    site=$("$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
+    cp -r "$root/cli/python/culeak" "$root"/cli/python/data/platlib/* "$site"
+    cp -r "$root/skills" "$site/culeak"
+    cp "$built" "$1/bin"
+    mkdir "$site/culeak-0.dist-info"
+    printf 'Metadata-Version: 2.1\nName: culeak\nVersion: 0\n' >"$site/culeak-0.dist-info/METADATA"
+    python3 - "$root/cli/python/pyproject.toml" >"$site/culeak-0.dist-info/entry_points.txt" <<'END'
+import sys, tomllib
+for group, points in tomllib.load(open(sys.argv[1], "rb"))["project"]["entry-points"].items():
+    print(f"[{group}]", *(f"{name} = {where}" for name, where in points.items()), sep="\n")
+END
+    "$1/bin/python" -m pip install --quiet --disable-pip-version-check pytest
+}
+
+if [[ ${wheel:-} == *manylinux_2_17* ]]; then
     python3 -m venv "$work/audit"
     "$work/audit/bin/pip" install --quiet auditwheel
     "$work/audit/bin/auditwheel" show "$wheel" | tee "$work/audit.txt"
@@ -34,7 +54,7 @@ fi
 mapfile -t commands < <(sed -nE 's/^    (pip install [^#]*[^# ]) *(#.*)?$/\1/p' "$root/cli/python/README.md")
 [ "${#commands[@]}" -gt 0 ] || { echo "run.sh: the README names no command that installs the wheel" >&2; exit 1; }
 mkdir -p "$work/dist"
-[ -e "$work/dist/$(basename "$wheel")" ] || cp "$wheel" "$work/dist"
+[ -z "${wheel:-}" ] || [ -e "$work/dist/$(basename "$wheel")" ] || cp "$wheel" "$work/dist"
 
 # In a folder where the source tree cannot be imported instead of the installed package.
 cp -r "$root/cli/python/tests" "$work/tests"
@@ -43,6 +63,7 @@ for python in ${PYTHONS:-python3}; do
     echo "== $("$python" --version)"
     rm -rf "$work/clean" "$work/cache"
     "$python" -m venv "$work/clean"
+    [ -z "${built:-}" ] || { as_wheel "$work/clean"; commands=(); }
     for command in "${commands[@]}"; do
         PATH=$work/clean/bin:$PATH PIP_QUIET=1 PIP_DISABLE_PIP_VERSION_CHECK=1 bash -c "$command"
     done
@@ -59,7 +80,7 @@ for python in ${PYTHONS:-python3}; do
     LD_LIBRARY_PATH=$("$work/clean/bin/culeak" shim-path --fake-driver) \
         "$work/clean/bin/culeak" run --no-report -o "$work/recorded" -- "$work/clean/bin/culeak" demo-program </dev/null >/dev/null
     "$work/clean/bin/culeak" export "$work/recorded"/*.culeak --format parquet -o "$work/recorded/gpu.parquet"
-    if [[ $wheel == *manylinux_2_17* ]]; then
+    if [[ ${wheel:-} == *manylinux_2_17* ]]; then
         "$root/tests/gate.sh" "$("$work/clean/bin/culeak" shim-path)" 2.17
     fi
     "$work/clean/bin/python" -m pytest -q -p no:cacheprovider -n 2 tests
