@@ -164,7 +164,12 @@ impl File {
     pub fn extend(&self, bytes: usize) -> Result<NewExtent, Errno> {
         let _uncancelled = Uncancelled::begin();
         let bytes = (bytes as u64).next_multiple_of(self.page);
-        let attempt = || self.open().and_then(|file| self.extend_open(&file, bytes));
+        // An extent without a row in the directory would be lost, and its space on the disk.
+        let has_row = || (self.rows.load(Relaxed) as usize) < DIRECTORY_CAPACITY;
+        let attempt = || match has_row() {
+            true => self.open().and_then(|file| self.extend_open(&file, bytes)),
+            false => Err(Errno(libc::EFBIG)),
+        };
         // A program that closes every descriptor may have closed this one between two calls.
         let result = match attempt() {
             Err(Errno(libc::EBADF)) => attempt(),
@@ -368,5 +373,32 @@ fn map(fd: i32, offset: u64, bytes: u64) -> Result<*mut u8, Errno> {
         Err(Errno::last())
     } else {
         Ok(address.cast())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::ffi::CString;
+    use std::os::unix::ffi::OsStrExt;
+
+    #[test]
+    fn a_file_whose_directory_is_full_takes_no_more_space() {
+        let path = std::env::temp_dir().join(format!("culeak-full-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let name = CString::new(path.as_os_str().as_bytes()).expect("no zero byte");
+        let mut place = Box::new(MaybeUninit::uninit());
+        let file = File::create(&mut place, &name, [None; 4]).expect("created");
+        for number in 0..DIRECTORY_CAPACITY {
+            let extent = file.extend(1).expect("room");
+            file.announce(&extent, Section::Text, number as u32, 1).expect("a row");
+        }
+        let full = std::fs::metadata(&path).expect("there").len();
+        for _ in 0..2 {
+            assert_eq!(file.extend(1).err(), Some(Errno(libc::EFBIG)));
+        }
+        assert_eq!(std::fs::metadata(&path).expect("there").len(), full);
+        assert_eq!(file.trouble(), Some(Errno(libc::EFBIG)));
+        std::fs::remove_file(&path).expect("removed");
     }
 }

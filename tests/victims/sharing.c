@@ -26,7 +26,9 @@ static void owner(void) {
     pid_t child = start("opener", &to, &from);
     start_cuda();
     CUipcHandle handle;
-    OK(cuIpcGetMemHandle(&handle, leak(4096)));
+    CUdeviceptr address = leak(4096);
+    OK(cuIpcGetMemHandle(&handle, address));
+    REQUIRE(cuIpcCloseMemHandle(address)); /* it is this process's own */
     REQUIRE(write(to, &handle, sizeof handle) == sizeof handle);
     REQUIRE(read(from, &answer, 1) == 1); /* the other process has opened it */
     close(to);

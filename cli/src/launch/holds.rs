@@ -42,6 +42,8 @@ use crate::symbolize::symbolize;
 pub const LIMIT: Duration = Duration::from_secs(10);
 /// How often it is checked whether waiting processes have died.
 const LOOK_MS: u32 = 1000;
+/// How long a process that waits for its copy, and cannot be stopped, may take to sleep.
+const SETTLES: Duration = Duration::from_millis(200);
 
 /// The threads that serve.
 pub struct Serving {
@@ -352,10 +354,16 @@ impl Copied {
         };
         let source = live::Process::new(pid).map_err(|error| without_process(pid, &error.to_string()))?;
         // Its other threads would go on between the reading of the recording and the copy. Without the permission, they do. The
-        // waiting thread may be about to wait, and shows its stack pointer and its registers only while it is stopped.
+        // waiting thread may be about to wait, and shows its stack pointer only when it is stopped or waits.
         let stopping = Instant::now();
         let is_alone = source.threads().len() <= 1;
         let is_stopped = source.pause(true).is_ok();
+        while !is_stopped
+            && stopping.elapsed() < SETTLES
+            && source.threads().iter().any(|one| one.stack_pointer.is_none())
+        {
+            thread::sleep(Duration::from_millis(1));
+        }
         let item = load::Place::File(path).load().map_err(|failure| failure.message)?;
         let taken = MemoryCopy::of(&source, &holders::excluded(&item.snapshot));
         if is_stopped {

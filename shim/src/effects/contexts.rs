@@ -1,8 +1,8 @@
 //! Contexts, which free what was allocated in them when they are destroyed.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicU64, Ordering::*};
 
-use super::objects::{context_created, destroys_object};
+use super::objects::{creates_on, destroys_object};
 use super::{Word, read, segments};
 use crate::recorder::{self, current};
 use crate::resolve::driver;
@@ -26,8 +26,7 @@ pub unsafe fn creates_context<T: Word>(api: Api, real: impl FnOnce() -> i32, out
         });
     }
     // SAFETY: the same condition.
-    unsafe { context_created(api, result, out, device) };
-    result
+    unsafe { creates_on(api, || result, Kind::Context, out, device) }
 }
 
 /// A limit of the current context. That of the heap of `malloc` in kernels is the size of what a launch takes for it later.
@@ -71,8 +70,8 @@ pub fn destroys_context(_: Api, real: impl FnOnce() -> i32, handle: impl Word) -
     result
 }
 
-/// Contexts that `cuCtxAttach` was called on, with a count: `cuCtxDetach` destroys a context whose count is 0.
-static ATTACHED: [(AtomicU64, AtomicU32); 32] = [const { (AtomicU64::new(0), AtomicU32::new(0)) }; 32];
+/// Contexts that `cuCtxAttach` was called on, `handle << 16 | count`: `cuCtxDetach` destroys a context whose count is 0.
+static ATTACHED: [AtomicU64; 32] = [const { AtomicU64::new(0) }; 32];
 
 /// # Safety
 /// As `allocates`.
@@ -86,13 +85,14 @@ pub unsafe fn attaches_context<T: Word>(_: Api, real: impl FnOnce() -> i32, out:
     result
 }
 
-fn add_attaches(handle: u64, attaches: u32) {
-    let slot = ATTACHED
-        .iter()
-        .find(|(of, count)| of.load(Relaxed) == handle || count.load(Relaxed) == 0);
-    if let Some((of, count)) = slot.filter(|_| attaches > 0) {
-        of.store(handle, Relaxed);
-        count.fetch_add(attaches, Relaxed);
+fn add_attaches(handle: u64, attaches: u64) {
+    let adds = |word: u64| {
+        (word >> 16 == handle || word == 0).then_some(handle << 16 | ((word & 0xffff) + attaches).min(0xffff))
+    };
+    if attaches > 0 {
+        let _ = ATTACHED
+            .iter()
+            .any(|slot| slot.fetch_update(Relaxed, Relaxed, adds).is_ok());
     }
 }
 
@@ -107,16 +107,21 @@ pub fn detaches_context(api: Api, real: impl FnOnce() -> i32, handle: impl Word)
 
 /// Takes one from the count of a context. False: it is 0.
 fn undo_attach(handle: u64) -> bool {
-    let mut of_handle = ATTACHED.iter().filter(|(of, _)| of.load(Relaxed) == handle);
+    let less = |word: u64| if word & 0xffff == 1 { 0 } else { word - 1 };
     // In one step: another thread may take the last one meanwhile.
-    let take = |count: &AtomicU32| count.fetch_update(Relaxed, Relaxed, |count| count.checked_sub(1));
-    of_handle.any(|(_, count)| take(count).is_ok())
+    let take = |word: u64| (word != 0 && word >> 16 == handle).then(|| less(word));
+    ATTACHED
+        .iter()
+        .any(|slot| slot.fetch_update(Relaxed, Relaxed, take).is_ok())
 }
 
 /// Takes all from the count of a context.
-fn take_attaches(handle: u64) -> u32 {
-    let of_handle = ATTACHED.iter().filter(|(of, _)| of.load(Relaxed) == handle);
-    of_handle.map(|(_, count)| count.swap(0, Relaxed)).sum()
+fn take_attaches(handle: u64) -> u64 {
+    let take = |word: u64| (word >> 16 == handle).then_some(0);
+    let taken = ATTACHED
+        .iter()
+        .filter_map(|slot| slot.fetch_update(Relaxed, Relaxed, take).ok());
+    taken.map(|word| word & 0xffff).sum()
 }
 
 /// # Safety

@@ -78,19 +78,6 @@ pub(super) unsafe fn created<T: Word>(api: Api, result: i32, kind: Kind, out: *m
     }
 }
 
-/// A context that the program created.
-///
-/// # Safety
-/// As `creates`.
-pub(super) unsafe fn context_created<T: Word>(api: Api, result: i32, out: *mut T, device: i32) {
-    let event = AllocationEvent {
-        device: Device::Ordinal(device),
-        ..object(api, Kind::Context)
-    };
-    // SAFETY: the same condition.
-    unsafe { record_object(result, out, &event) };
-}
-
 /// An executable of this graph, with the number of its nodes. Those of child graphs are not counted. While a stream is being
 /// captured, nothing is asked: some queries of the driver break a capture.
 ///
@@ -142,13 +129,15 @@ pub unsafe fn creates_user_object<T: Word>(api: Api, real: impl FnOnce() -> i32,
 pub fn retains_user_object(_: Api, real: impl FnOnce() -> i32, handle: impl Word, count: u32) -> i32 {
     let result = real();
     if result == 0 {
-        change_references(handle.word(), |references| references.saturating_add(count.into()));
+        change_references(Space::UserObject, handle.word(), |references| {
+            references.saturating_add(count.into())
+        });
     }
     result
 }
 
 pub fn releases_user_object(_: Api, real: impl FnOnce() -> i32, handle: impl Word, count: u32) -> i32 {
-    give_up(handle.word(), count, real)
+    give_up(Space::UserObject, handle.word(), count, real)
 }
 
 /// A graph retains the object. With CU_GRAPH_USER_OBJECT_MOVE the references are those that the program had.
@@ -157,19 +146,19 @@ pub fn gives_user_object(_: Api, real: impl FnOnce() -> i32, handle: impl Word, 
     if flags & MOVE == 0 {
         return real();
     }
-    give_up(handle.word(), count, real)
+    give_up(Space::UserObject, handle.word(), count, real)
 }
 
-/// The program gives up references. With the last one the object is no longer its own.
-fn give_up(handle: u64, count: u32, real: impl FnOnce() -> i32) -> i32 {
+/// The program gives up references of what it counts them of. With the last one the object is no longer its own.
+pub(super) fn give_up(space: Space, handle: u64, count: u32, real: impl FnOnce() -> i32) -> i32 {
     // The program may give up more than it has, which the driver refuses.
     let taken = Cell::new(0);
-    let left = change_references(handle, |references| {
+    let left = change_references(space, handle, |references| {
         taken.set(references.min(count.into()));
         references - taken.get()
     });
     let held = match left {
-        Some(0) => recorder::withdraw(Space::UserObject, handle),
+        Some(0) => recorder::withdraw(space, handle),
         _ => Held::NOTHING,
     };
     let result = real();
@@ -177,12 +166,12 @@ fn give_up(handle: u64, count: u32, real: impl FnOnce() -> i32) -> i32 {
         held.settle(result, handle);
     }
     if result != 0 && left.is_some() {
-        change_references(handle, |references| references.saturating_add(taken.get()));
+        change_references(space, handle, |references| references.saturating_add(taken.get()));
     }
     result
 }
 
-fn change_references(handle: u64, change: impl Fn(u64) -> u64) -> Option<u64> {
+fn change_references(space: Space, handle: u64, change: impl Fn(u64) -> u64) -> Option<u64> {
     recorder::mark_recorded();
-    with_table(|_, table| table.update_extra(key(Space::UserObject, handle), &change))
+    with_table(|_, table| table.update_extra(key(space, handle), &change))
 }

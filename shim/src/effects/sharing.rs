@@ -1,10 +1,11 @@
 //! Memory of other processes and other APIs: a mapping of it counts 0 bytes.
 
+use super::objects::give_up;
 use super::{Word, add_reference, frees_in, parameter, read, record, record_output, with_table};
-use crate::recorder::{self, AllocationEvent, TEARDOWN, key};
+use crate::recorder::{AllocationEvent, key};
 use crate::resolve::driver;
 use culeak::cuda_functions::Api;
-use culeak::format::{halves, pack};
+use culeak::format::pack;
 use culeak::kind::Kind;
 use culeak::lockfree::index::mix;
 use culeak::lockfree::table::{Attributes, Space};
@@ -77,24 +78,12 @@ fn block_at(address: u64) -> (u64, u64) {
 }
 
 pub fn closes_ipc(_: Api, real: impl FnOnce() -> i32, address: u64) -> i32 {
-    let key = key(Space::Pointer, address);
-    let left = with_table(|_, table| table.update_extra(key, |counts| pack(halves(counts).0.saturating_sub(1), 0)));
-    let held = match left {
-        Some(counts) if halves(counts).0 > 0 => {
-            let result = real();
-            if result != 0 {
-                add_reference(Space::Pointer, address);
-            }
-            return result;
-        }
-        _ => recorder::withdraw(Space::Pointer, address),
-    };
-    let result = real();
-    held.settle(result, address);
-    if result != 0 && result != TEARDOWN {
-        add_reference(Space::Pointer, address);
+    let flags = with_table(|_, table| Some(table.get(key(Space::Pointer, address))?.attributes.flags));
+    match flags.is_some_and(|flags| flags & Attributes::COUNTS != 0) {
+        true => give_up(Space::Pointer, address, 1, real),
+        // It was opened before the recording, or is none, which the driver refuses.
+        false => frees_in(Space::Pointer, address, real),
     }
-    result
 }
 
 /// # Safety
