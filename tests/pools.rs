@@ -76,6 +76,22 @@ fn memory_outlives_the_destruction_of_its_pool() {
 }
 
 #[test]
+fn memory_of_a_pool_in_host_memory_is_pinned_and_on_no_device() {
+    let outcome = pools("pool_on_host");
+    let snapshot = outcome.only_snapshot();
+    snapshot.expect_live(HostPinned, 1, 100);
+    assert_eq!(snapshot.only(HostPinned).device, None);
+}
+
+#[test]
+fn memory_of_a_devices_default_pool_is_on_that_device() {
+    let outcome = pools("pool_elsewhere");
+    let snapshot = outcome.only_snapshot();
+    let device = snapshot.only(Async).device.map(|index| snapshot.devices[index].ordinal);
+    assert_eq!(device, Some(1));
+}
+
+#[test]
 fn pages_retained_by_a_pool_are_no_leak() {
     pools("trimmed").only_snapshot().expect_clean();
 }

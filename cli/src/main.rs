@@ -131,6 +131,9 @@ fn run(words: Vec<OsString>, arguments: Arguments, asked: Asked) -> Result<ExitC
     if let Command::Diff(diff) = &mut command {
         diff.words = words;
     }
+    if let Command::Check(check) = &command {
+        commands::check::remove_older_verdict(check);
+    }
     let defaults = match command.reads_config() {
         true => config::read(&arguments.config),
         false => Ok(Defaults::default()),

@@ -103,11 +103,8 @@ pub fn symbolize(snapshot: &mut Snapshot, places: &Places) -> Vec<Note> {
                     module: snapshot.modules[module].path.clone(),
                     problem: format!("{problem}; its names and lines may be missing"),
                 }));
-                // A file that kills its reader does so again; an error of the machine may be over next time.
-                if let Some(cached) = cached
-                    .as_mut()
-                    .filter(|_| problem.is_none_or(|problem| problem == DEADLY))
-                {
+                // What is missing may be there next time: its reader may have had too little memory.
+                if let Some(cached) = cached.as_mut().filter(|_| problem.is_none()) {
                     for &location in &unknown {
                         let location = &snapshot.locations[location];
                         cached.add(location.address, &location.symbols);

@@ -395,6 +395,10 @@ fn no_document_says_passed_unless_the_check_passed() {
     );
     assert_eq!(check(&words, "CULEAK_DISABLE=1 $0 demo-program; exit 0"), Some(2));
     assert!(!file.exists(), "the verdict of an earlier check");
+    assert_eq!(check(&words, "$0 demo-program; exit 0"), Some(0));
+    fs::write(folder.path().join("culeak.toml"), "[check]\nunknown = 1\n").expect("written");
+    assert_eq!(check(&words, "$0 demo-program; exit 0"), Some(2));
+    assert!(!file.exists(), "nothing was judged");
 }
 
 #[test]

@@ -137,6 +137,22 @@ fn signal_dispositions_and_mask_are_passed_on_unchanged() {
     assert_eq!(stdout(&output), stdout(&plain));
 }
 
+/// Services ignore SIGPIPE, and a program that inherits that gets an error instead of its end.
+#[test]
+fn what_was_ignored_stays_ignored_in_the_program() {
+    let of = |start: &str| {
+        let script = format!("trap '' PIPE CHLD; {start}grep ^SigIgn /proc/self/status");
+        let mut command = Command::new("sh");
+        command.args(["-c", &script, CULEAK]).env_remove("LD_PRELOAD");
+        let folder = folder();
+        command.current_dir(folder.path()).env("CULEAK_CACHE_DIR", "");
+        stdout(&command.output().expect("sh starts"))
+    };
+    let bare = of("");
+    assert!(!bare.is_empty());
+    assert_eq!(of("\"$0\" run -q --no-report -- "), bare);
+}
+
 /// Rust's runtime opens /dev/null in place of closed descriptors.
 #[test]
 fn a_closed_standard_descriptor_stays_closed_in_the_program() {

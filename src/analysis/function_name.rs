@@ -45,15 +45,26 @@ pub fn plain(function: &str) -> Cow<'_, str> {
                 rest = &rest[len..];
                 continue;
             }
-            // Python's `outer.<locals>.<lambda>`: C++ has no dot before template arguments.
-            '<' if angle == 0 && out.ends_with('.') => {
+            // Python's `outer.<locals>.<lambda>`: C++ has no dot before template arguments. And a lambda as GCC names it.
+            '<' if angle == 0 && (out.ends_with('.') || rest.starts_with("<lambda")) => {
                 let len = matching_angle(rest);
                 out.push_str(&rest[..len]);
                 rest = &rest[len..];
                 continue;
             }
-            '<' => angle += 1,
+            '<' => {
+                // Rust's `alloc::<f64>`, in the newer mangling.
+                if angle == 0 && out.ends_with("::") {
+                    out.truncate(out.len() - "::".len());
+                }
+                angle += 1;
+            }
             '>' if !rest_is_arrow(function, rest) => angle = angle.saturating_sub(1),
+            // `decltype(auto)`, `decltype (n + 1)`: a return type.
+            '(' if angle == 0 && (out.is_empty() || out == "decltype") => {
+                rest = behind_brackets(rest).unwrap_or_default();
+                continue;
+            }
             // Parameters end the name, unless they belong to a function that encloses another one.
             '(' if angle == 0 => match behind_parameters(rest) {
                 Some(inner) => {
@@ -103,8 +114,8 @@ fn operator_len(rest: &str, before: &str) -> Option<usize> {
     Some("operator ".len() + end)
 }
 
-/// The text after `(int) const::`, if it begins like that.
-fn behind_parameters(rest: &str) -> Option<&str> {
+/// The text after `(int)`, if it begins like that.
+fn behind_brackets(rest: &str) -> Option<&str> {
     let mut depth = 0usize;
     let end = rest.char_indices().find_map(|(at, c)| {
         match c {
@@ -114,7 +125,12 @@ fn behind_parameters(rest: &str) -> Option<&str> {
         }
         (depth == 0).then_some(at + 1)
     })?;
-    let mut behind = &rest[end..];
+    Some(&rest[end..])
+}
+
+/// The text after `(int) const::`, if it begins like that.
+fn behind_parameters(rest: &str) -> Option<&str> {
+    let mut behind = behind_brackets(rest)?;
     while let Some(after) = [" const", " volatile", " noexcept", " &&", " &", "&&", "&"]
         .iter()
         .find_map(|word| behind.strip_prefix(word))
@@ -195,6 +211,18 @@ mod tests {
                 "Cache::fill::{lambda()#2}::operator()",
             ),
             ("alloc::vec::Vec<T,A>::push", "alloc::vec::Vec::push"),
+            ("r::pool::gpu_alloc::<f64>", "r::pool::gpu_alloc"),
+            (
+                "r::pool::gpu_alloc::<f64>::{closure#0}",
+                "r::pool::gpu_alloc::{closure#0}",
+            ),
+            ("<app::Tensor>::map::<u8>", "<app::Tensor>::map"),
+            ("decltype(auto) gpu_alloc<unsigned long>(unsigned long)", "gpu_alloc"),
+            (
+                "decltype ({parm#1}+(1)) pool::trailing<unsigned long>(unsigned long)",
+                "pool::trailing",
+            ),
+            ("main()::<lambda(int)>", "main::<lambda(int)>"),
             (
                 "<app::Tensor as core::ops::Drop>::drop",
                 "<app::Tensor as core::ops::Drop>::drop",

@@ -207,7 +207,8 @@ impl<'a> Profile<'a> {
                 estimate.join(of_group);
             }
         }
-        let with_totals = options.made && !snapshot.totals.is_empty();
+        // Totals are of the whole recording.
+        let with_totals = options.made && !snapshot.totals.is_empty() && filtering.since_ns() == 0;
         if with_totals {
             let levels = levels_of_totals(snapshot, &stacks, &groups);
             for (total, level) in snapshot.totals.iter().zip(levels) {

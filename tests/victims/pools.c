@@ -98,5 +98,27 @@ static void imported(void) {
     }
 }
 
+/* Memory of a pool in host memory, which a reset of the device does not free. */
+static void pool_on_host(void) {
+    start_cuda();
+    CUpool pool;
+    CUpoolProps properties = {.type = CU_TYPE_PINNED, .location = {CU_LOCATION_HOST, 0}};
+    OK(cuMemPoolCreate(&pool, &properties));
+    CUdeviceptr address, freed;
+    OK(cuMemAllocFromPoolAsync(&address, 100, pool, NULL));
+    OK(cuMemAllocFromPoolAsync(&freed, 200, pool, NULL));
+    OK(cuMemFreeAsync(freed, NULL));
+    OK(cuDevicePrimaryCtxReset(0));
+}
+
+/* The default pool of a device that is not the current one. */
+static void pool_elsewhere(void) {
+    start_cuda();
+    CUpool pool;
+    OK(cuDeviceGetDefaultMemPool(&pool, 1));
+    CUdeviceptr address;
+    OK(cuMemAllocFromPoolAsync(&address, 100, pool, NULL));
+}
+
 MAIN(BEHAVIOUR(streams), BEHAVIOUR(named_pool), BEHAVIOUR(current_pool), BEHAVIOUR(current_pool_of_location), BEHAVIOUR(destroyed_with_memory),
-     BEHAVIOUR(trimmed), BEHAVIOUR(imported))
+     BEHAVIOUR(trimmed), BEHAVIOUR(imported), BEHAVIOUR(pool_on_host), BEHAVIOUR(pool_elsewhere))

@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use culeak::snapshot::{Class, HolderPath, Holders};
 use culeak_holders::source::Source;
+use culeak_holders::source::copied::MemoryCopy;
 use culeak_holders::source::live::Process;
 use culeak_holders::{Block, Options, search};
 
@@ -50,6 +51,18 @@ impl Program {
     }
 
     fn search(&self) -> Holders {
+        self.search_in(|process, blocks| search(process, blocks, &Options::default()))
+    }
+
+    /// As after `culeak run --why`.
+    fn search_copied(&self) -> Holders {
+        self.search_in(|process, blocks| {
+            let copied = MemoryCopy::of(process, &[]).expect("copied");
+            search(&copied, blocks, &Options::default())
+        })
+    }
+
+    fn search_in(&self, search: impl Fn(&Process, &[Block]) -> std::io::Result<Holders>) -> Holders {
         let process = Process::new(self.child.id()).expect("our child");
         // The stack of a thread that runs is searched as a whole.
         while process.threads().iter().any(|thread| thread.stack_pointer.is_none()) {
@@ -63,7 +76,7 @@ impl Program {
             is_handle: false,
         };
         let blocks: Vec<Block> = self.expected.iter().map(block).collect();
-        search(&process, &blocks, &Options::default()).expect("an answer")
+        search(&process, &blocks).expect("an answer")
     }
 }
 
@@ -151,11 +164,12 @@ fn what_stacks_that_a_program_made_hold_is_not_lost() {
     // With "stays", a thread runs on such a stack.
     for arguments in [&[][..], &["stays"]] {
         let program = Program::start("coroutines.cpp", &[], arguments);
-        let holders = program.search();
         assert!(program.expected.len() > 160, "{}", program.expected.len());
-        for (address, expected) in program.expected.iter().filter(|(_, expected)| expected != "lost") {
-            let path = path_of(&holders, *address);
-            assert_eq!(path.class, Class::Held, "{address:x} {expected}: {path:?}");
+        for holders in [program.search(), program.search_copied()] {
+            for (address, expected) in program.expected.iter().filter(|(_, expected)| expected != "lost") {
+                let path = path_of(&holders, *address);
+                assert_eq!(path.class, Class::Held, "{address:x} {expected}: {path:?}");
+            }
         }
     }
 }

@@ -115,7 +115,6 @@ pub struct CheckArgs {
 }
 
 pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
-    remove_older_verdict(args);
     if args.print_suppressions {
         text::print(|out| write!(out, "{BUILT_IN}"))?;
         return Ok(ExitCode::SUCCESS);
@@ -152,7 +151,7 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
 }
 
 /// If there will be no verdict, an older one must not pass for it.
-fn remove_older_verdict(args: &CheckArgs) {
+pub fn remove_older_verdict(args: &CheckArgs) {
     let is_verdict = |path: &&PathBuf| path.is_file() && fs::read(path).is_ok_and(|content| verdict::is_one(&content));
     let Some(path) = args.verdict_file.as_ref().filter(is_verdict) else {
         return;

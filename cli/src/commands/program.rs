@@ -196,7 +196,13 @@ impl Ended<'_> {
                  without LD_PRELOAD are not recorded; if you expected a recording, run culeak doctor"
             ),
         }
-        if self.args.require_recording || (self.rules.is_some() && self.gap.is_some()) {
+        let judged = self
+            .rules
+            .filter(|rules| !rules.allow_losses && !self.missing.is_empty());
+        for what in self.missing.iter().filter(|_| judged.is_some()) {
+            eprintln!("culeak: {}", Escaped(what));
+        }
+        if self.args.require_recording || (self.rules.is_some() && self.gap.is_some()) || judged.is_some() {
             eprintln!("culeak: no verdict, since there is no recording to judge");
             return USAGE;
         }

@@ -5,6 +5,7 @@
 //! runs, and no signal can reach a reused process id, because one loop both forwards and reaps. Deliberately absent: killing
 //! processes that the program left running.
 
+use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
@@ -19,7 +20,7 @@ use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 
 /// Signals that are forwarded. Stopping and continuing are left to the terminal.
-const FORWARDED: [Signal; 8] = [
+const FORWARDED: [Signal; 13] = [
     Signal::SIGHUP,
     Signal::SIGINT,
     Signal::SIGQUIT,
@@ -28,12 +29,23 @@ const FORWARDED: [Signal; 8] = [
     Signal::SIGUSR2,
     Signal::SIGALRM,
     Signal::SIGWINCH,
+    // Batch systems send the first one at the limit of a job.
+    Signal::SIGXCPU,
+    Signal::SIGPWR,
+    Signal::SIGIO,
+    Signal::SIGVTALRM,
+    Signal::SIGPROF,
 ];
 
 /// Which standard descriptors were closed when this process started, one bit for each. Before `main`, Rust's runtime opens /dev/null
 /// in their place, which the program must not inherit.
 static CLOSED: AtomicU8 = AtomicU8::new(0);
 const STANDARD: Range<i32> = 0..3;
+
+/// Signals that were ignored when this process started, one bit for each. Rust's runtime and this module change both, which the program
+/// must not inherit.
+static IGNORED: AtomicU8 = AtomicU8::new(0);
+const CHANGED: [libc::c_int; 2] = [libc::SIGPIPE, libc::SIGCHLD];
 
 /// Runs before the runtime.
 extern "C" fn note_closed() {
@@ -43,14 +55,29 @@ extern "C" fn note_closed() {
             CLOSED.fetch_or(1 << number, Relaxed);
         }
     }
+    for (bit, signal) in CHANGED.into_iter().enumerate() {
+        let mut action = MaybeUninit::<libc::sigaction>::uninit();
+        // SAFETY: a query with a valid out-parameter, which is read only if it was written.
+        let is_ignored = unsafe {
+            libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) == 0
+                && action.assume_init().sa_sigaction == libc::SIG_IGN
+        };
+        IGNORED.fetch_or(u8::from(is_ignored) << bit, Relaxed);
+    }
 }
 
 #[used]
 #[unsafe(link_section = ".init_array")]
 static NOTE_CLOSED: extern "C" fn() = note_closed;
 
-/// Closes what was closed. Only in a child that is about to execute a program.
-fn close_again() {
+/// Closes what was closed and ignores what was ignored. Only in a child that is about to execute a program.
+pub fn restore() {
+    for (bit, signal) in CHANGED.into_iter().enumerate() {
+        if IGNORED.load(Relaxed) & 1 << bit != 0 {
+            // SAFETY: no handler is installed.
+            unsafe { libc::signal(signal, libc::SIG_IGN) };
+        }
+    }
     for number in STANDARD.filter(|number| CLOSED.load(Relaxed) & 1 << number != 0) {
         // SAFETY: /dev/null, which nothing in this child uses: it executes another program now.
         unsafe { libc::close(number) };
@@ -79,10 +106,10 @@ pub fn run(command: &mut Command) -> io::Result<Ended> {
     unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }?;
     // Blocked before the child starts, so that its end cannot be missed.
     let before = signals.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
-    // SAFETY: between fork and exec only async-signal-safe functions may run; setting the signal mask is one, and so is `close`.
+    // SAFETY: between fork and exec only async-signal-safe functions may run; setting the signal mask is one, and so are `close` and `signal`.
     unsafe {
         command.pre_exec(move || {
-            close_again();
+            restore();
             before.thread_set_mask().map_err(io::Error::from)
         })
     };

@@ -19,7 +19,7 @@ use nix::unistd::Pid;
 
 use super::Message;
 use crate::errors::Failure;
-use crate::launch::supervise::shell_code;
+use crate::launch::supervise::{self, shell_code};
 
 pub struct Running {
     /// `None` once the child was reaped, because the kernel may reuse its process id.
@@ -52,7 +52,12 @@ pub fn start(
         .stderr(stderr)
         .process_group(0);
     // SAFETY: between fork and exec only async-signal-safe functions may run; setting the signal mask is one.
-    unsafe { command.pre_exec(move || mask.thread_set_mask().map_err(io::Error::from)) };
+    unsafe {
+        command.pre_exec(move || {
+            supervise::restore();
+            mask.thread_set_mask().map_err(io::Error::from)
+        })
+    };
     let child = command.spawn().map_err(|error| {
         let _ = std::fs::remove_file(&output);
         let shown = Path::new(command.get_program()).display();

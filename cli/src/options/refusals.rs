@@ -114,6 +114,8 @@ pub const TABLE: &[Row] = table! {
         "the figures are of all of what each process holds, as reports show it";
     "--format dataset" => "--at peak", SELECTION, "--lines", "--cost", "--top";
         "a dataset has all rows of each process, those at its peak included; select with SQL";
+    "--since" => "--cost made-bytes", "--cost made-count";
+        "these add up a window: --between MARK exit";
     "--objects" => "--between", "--cost made-bytes", "--cost made-count";
         "objects are known at points in time, and destroyed ones are not recorded by stack";
 };

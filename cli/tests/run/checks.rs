@@ -31,6 +31,21 @@ fn check_of_script_with(options: &[&str], script: &str, variables: &[(&str, &OsS
 }
 
 #[test]
+fn a_check_does_not_pass_while_a_process_may_still_begin_to_use_cuda() {
+    let folder = folder();
+    let words = ["--", "sh", "-c", "sleep 20 >/dev/null 2>&1 & echo $! >pid"];
+    let output = check_in(&folder, &words);
+    let pid = std::fs::read_to_string(folder.path().join("pid")).expect("written");
+    let _ = Command::new("kill").arg(pid.trim()).status();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        text.contains("1 process of the program still runs and may use CUDA: sleep ("),
+        "{text}"
+    );
+    assert_eq!(output.status.code(), Some(2), "{text}");
+}
+
+#[test]
 #[ignore = "needs root"]
 fn a_check_fails_if_a_process_that_used_cuda_was_not_recorded() {
     let recorded = check_of_script(&[], "$0 demo-program; exit 0");

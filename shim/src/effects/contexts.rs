@@ -1,6 +1,6 @@
 //! Contexts, which free what was allocated in them when they are destroyed.
 
-use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 use super::objects::{creates_on, destroys_object};
 use super::{Word, read, segments};
@@ -8,6 +8,7 @@ use crate::recorder::{self, current};
 use crate::resolve::driver;
 use culeak::cuda_functions::Api;
 use culeak::kind::Kind;
+use culeak::lockfree::table::Attributes;
 use culeak::recording::Recording;
 
 /// # Safety
@@ -70,8 +71,8 @@ pub fn destroys_context(_: Api, real: impl FnOnce() -> i32, handle: impl Word) -
     result
 }
 
-/// Contexts that `cuCtxAttach` was called on, `handle << 16 | count`: `cuCtxDetach` destroys a context whose count is 0.
-static ATTACHED: [AtomicU64; 32] = [const { AtomicU64::new(0) }; 32];
+/// Contexts that `cuCtxAttach` was called on, with a count: `cuCtxDetach` destroys a context whose count is 0.
+static ATTACHED: [(AtomicU64, AtomicU32); 32] = [const { (AtomicU64::new(0), AtomicU32::new(0)) }; 32];
 
 /// # Safety
 /// As `allocates`.
@@ -85,14 +86,14 @@ pub unsafe fn attaches_context<T: Word>(_: Api, real: impl FnOnce() -> i32, out:
     result
 }
 
-fn add_attaches(handle: u64, attaches: u64) {
-    let adds = |word: u64| {
-        (word >> 16 == handle || word == 0).then_some(handle << 16 | ((word & 0xffff) + attaches).min(0xffff))
-    };
-    if attaches > 0 {
-        let _ = ATTACHED
-            .iter()
-            .any(|slot| slot.fetch_update(Relaxed, Relaxed, adds).is_ok());
+fn add_attaches(handle: u64, attaches: u32) {
+    // Its own slot, or a free one, which another thread may claim meanwhile.
+    let claimed = |of: &AtomicU64| of.compare_exchange(0, handle, Relaxed, Relaxed).unwrap_or_else(|of| of);
+    let slot = || ATTACHED.iter().find(|(of, _)| [0, handle].contains(&claimed(of)));
+    if attaches > 0
+        && let Some((_, count)) = slot()
+    {
+        count.fetch_add(attaches, Relaxed);
     }
 }
 
@@ -107,21 +108,20 @@ pub fn detaches_context(api: Api, real: impl FnOnce() -> i32, handle: impl Word)
 
 /// Takes one from the count of a context. False: it is 0.
 fn undo_attach(handle: u64) -> bool {
-    let less = |word: u64| if word & 0xffff == 1 { 0 } else { word - 1 };
+    let mut of_handle = ATTACHED.iter().filter(|(of, _)| of.load(Relaxed) == handle);
     // In one step: another thread may take the last one meanwhile.
-    let take = |word: u64| (word != 0 && word >> 16 == handle).then(|| less(word));
-    ATTACHED
-        .iter()
-        .any(|slot| slot.fetch_update(Relaxed, Relaxed, take).is_ok())
+    let take = |count: &AtomicU32| count.fetch_update(Relaxed, Relaxed, |count| count.checked_sub(1));
+    of_handle.any(|(_, count)| take(count).is_ok())
 }
 
-/// Takes all from the count of a context.
-fn take_attaches(handle: u64) -> u64 {
-    let take = |word: u64| (word >> 16 == handle).then_some(0);
-    let taken = ATTACHED
-        .iter()
-        .filter_map(|slot| slot.fetch_update(Relaxed, Relaxed, take).ok());
-    taken.map(|word| word & 0xffff).sum()
+/// Takes all from the count of a context, whose slot is free then.
+fn take_attaches(handle: u64) -> u32 {
+    let mut of_handle = ATTACHED.iter().filter(|(of, _)| of.load(Relaxed) == handle);
+    of_handle.next().map_or(0, |(of, count)| {
+        let taken = count.swap(0, Relaxed);
+        of.store(0, Relaxed);
+        taken
+    })
 }
 
 /// # Safety
@@ -193,7 +193,7 @@ fn destroyed(recording: &Recording, context: u16, before: u64) {
     // end of the old one was not recorded yet. It is freed with the new context.
     let handle = recording.context_handle(context);
     recording.free_all(shard, |entry| {
-        is_freed_with_context(entry.attributes.kind)
+        is_freed_with_context(&entry.attributes)
             && entry.time_ns <= before
             && recording.context_handle(entry.attributes.context) == handle
     });
@@ -201,28 +201,29 @@ fn destroyed(recording: &Recording, context: u16, before: u64) {
 
 /// Memory of pools, VMM and graphs does not belong to a context, nor do libraries, executable graphs and linkers: the driver
 /// still destroys them without an error when their context is gone.
-fn is_freed_with_context(kind: Kind) -> bool {
-    matches!(
-        kind,
+fn is_freed_with_context(of: &Attributes) -> bool {
+    match of.kind {
+        // Not that of a pool, which has a stream.
+        Kind::HostPinned => of.flags & Attributes::HAS_STREAM == 0,
         Kind::Device
-            | Kind::Pitched
-            | Kind::Array
-            | Kind::Mipmapped
-            | Kind::Managed
-            | Kind::HostPinned
-            | Kind::HostRegistered
-            | Kind::Ipc
-            | Kind::External
-            | Kind::ExternalMapping
-            | Kind::Stream
-            | Kind::Event
-            | Kind::Module
-            | Kind::GreenContext
-            | Kind::Texture
-            | Kind::Surface
-            | Kind::ExternalSemaphore
-            | Kind::GraphicsResource
-    )
+        | Kind::Pitched
+        | Kind::Array
+        | Kind::Mipmapped
+        | Kind::Managed
+        | Kind::HostRegistered
+        | Kind::Ipc
+        | Kind::External
+        | Kind::ExternalMapping
+        | Kind::Stream
+        | Kind::Event
+        | Kind::Module
+        | Kind::GreenContext
+        | Kind::Texture
+        | Kind::Surface
+        | Kind::ExternalSemaphore
+        | Kind::GraphicsResource => true,
+        _ => false,
+    }
 }
 
 #[cfg(test)]

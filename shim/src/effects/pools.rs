@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use super::graphs::nodes;
 use super::{Location, ON_DEVICE, Word, frees_in, read, record_output};
 use crate::recorder::{self, AllocationEvent, Device, current, key};
+use crate::resolve::driver;
 use culeak::cuda_functions::Api;
 use culeak::kind::Kind;
 use culeak::lockfree::table::{Attributes, Space};
@@ -21,6 +22,10 @@ pub use NullStream::{Legacy, PerThread};
 
 /// CU_STREAM_PER_THREAD.
 const PER_THREAD: u64 = 2;
+/// CU_MEM_LOCATION_TYPE_HOST, …_HOST_NUMA and …_HOST_NUMA_CURRENT.
+const ON_HOST: std::ops::RangeInclusive<i32> = 2..=4;
+/// The `extra` of such a pool.
+const IN_HOST_MEMORY: u64 = 1;
 /// In place of a pool: the current pool of the device.
 pub const CURRENT_POOL: u64 = 0;
 
@@ -85,7 +90,7 @@ pub fn frees_async(_: Api, real: impl FnOnce() -> i32, address: u64, stream: imp
     }
 }
 
-/// Adds the pool to an event, and the device of the pool if the program created it.
+/// Adds the pool to an event, and its device; memory of a pool in host memory is pinned.
 fn with_pool(event: AllocationEvent, pool: u64) -> AllocationEvent {
     if pool == CURRENT_POOL {
         return event;
@@ -96,13 +101,38 @@ fn with_pool(event: AllocationEvent, pool: u64) -> AllocationEvent {
         recording.table(shard).get(key(Space::Pool, pool))
     })
     .flatten();
-    let device = known.map_or(Device::Current, |pool| Device::Row(pool.attributes.device));
+    let device = match known {
+        Some(pool) => Device::Row(pool.attributes.device),
+        None => device_of_default(pool).map_or(Device::Current, Device::Ordinal),
+    };
     AllocationEvent {
+        kind: match known {
+            Some(pool) if pool.extra == IN_HOST_MEMORY => Kind::HostPinned,
+            _ => event.kind,
+        },
         pool,
         flags: event.flags | Attributes::HAS_POOL,
         device,
         ..event
     }
+}
+
+/// The device whose default pool this is.
+fn device_of_default(pool: u64) -> Option<i32> {
+    // They are never destroyed.
+    static DEFAULTS: [AtomicU64; DEVICES] = [const { AtomicU64::new(0) }; DEVICES];
+    let known = || DEFAULTS.iter().position(|default| default.load(Relaxed) == pool);
+    if known().is_none() {
+        for (ordinal, default) in DEFAULTS.iter().enumerate() {
+            let mut handle = std::ptr::null_mut();
+            // SAFETY: a valid out-parameter.
+            if unsafe { driver::cuDeviceGetDefaultMemPool(&mut handle, ordinal as i32) } != 0 {
+                break;
+            }
+            default.store(handle as u64, Relaxed);
+        }
+    }
+    known().map(|ordinal| ordinal as i32)
 }
 
 /// # Safety
@@ -114,6 +144,11 @@ pub unsafe fn creates_pool<T: Word, P>(api: Api, real: impl FnOnce() -> i32, out
     let event = AllocationEvent {
         space: Space::Pool,
         device: location.device(),
+        extra: if ON_HOST.contains(&location.kind) {
+            IN_HOST_MEMORY
+        } else {
+            0
+        },
         ..AllocationEvent::new(api, Kind::Pool, 0)
     };
     // SAFETY: the same condition.

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU64, A
 
 use crate::resolve::loader::{self, LinkMap, Loaded, Name};
 use crate::resolve::{dl, next, search};
-use cudarc::driver::sys::{CUcontext, CUdevice, CUdeviceptr, CUgraph, CUgraphNode, CUstream, CUuuid};
+use cudarc::driver::sys::{CUcontext, CUdevice, CUdeviceptr, CUgraph, CUgraphNode, CUmemoryPool, CUstream, CUuuid};
 use culeak::cuda_functions::{Api, DRIVER_NAMES};
 use culeak::lockfree::index::mix;
 use culeak::system::cold_path;
@@ -304,6 +304,7 @@ pub const ABSENT: c_int = -1;
 queries! {
     cuCtxGetCurrent = cuCtxGetCurrent (context: *mut CUcontext);
     cuCtxGetDevice = cuCtxGetDevice (device: *mut CUdevice);
+    cuDeviceGetDefaultMemPool = cuDeviceGetDefaultMemPool (pool: *mut CUmemoryPool, device: CUdevice);
     // The binding of the newer version has the same signature.
     cuDeviceGetUuid = cuDeviceGetUuid_v2 (uuid: *mut CUuuid, device: CUdevice);
     cuDeviceGetUuid_v2 = cuDeviceGetUuid_v2 (uuid: *mut CUuuid, device: CUdevice);

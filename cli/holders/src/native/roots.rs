@@ -152,10 +152,10 @@ fn locals(copy: &Image, region: &Range<u64>, descriptor: u64) -> Range<u64> {
 }
 
 /// Whether a thread runs on a stack that the program made itself: it is neither the one that the kernel made, nor is a
-/// struct pthread at its end. In a core file, the kernel's has no name.
+/// struct pthread at its end. In some core files, the kernel's has no name.
 fn is_of_coroutine(copy: &Image, pages: &Pages, thread: &Thread, pointer: u64) -> bool {
     let is_stack = |descriptor| noted(|at| copy.word(at), descriptor).is_none_or(|stack| stack.contains(&pointer));
-    copy.source().pid().is_some()
+    copy.regions().iter().any(|region| region.name == "[stack]")
         && copy.region(pointer).is_some_and(|region| {
             region.name != "[stack]"
                 && !descriptor(copy, pages, pointer..region.range.end, thread.id).is_some_and(is_stack)
@@ -218,8 +218,9 @@ pub fn stacks(copy: &Image, pages: &Pages, memory: &[Range<u64>]) -> Vec<Stack> 
         stack.set_descriptor(copy, descriptor);
         // The kernel clears it; glibc may have set it to -1.
         if stack.thread.id as i32 <= 0 {
-            // The thread has ended, and glibc keeps its stack for the next one.
-            (stack.frames, stack.locals) = (None, None);
+            // The thread has ended, and glibc keeps its stack for the next one. Until it is joined, it has a result.
+            let result = (stack.thread.id == 0).then(|| descriptor..descriptor + DESCRIPTOR);
+            (stack.frames, stack.locals) = (None, result);
         } else if are_all_known {
             continue;
         }
