@@ -432,6 +432,7 @@ impl Native {
     pub fn describe(&mut self, modules: &Modules, root: &NativeRoot, address: u64) -> String {
         let NativeRoot { thread, name, .. } = root;
         let of_thread = |what: &str| match name.as_str() {
+            _ if *thread == 0 => format!("{what} of a thread that has ended"),
             "" => format!("{what} of thread {thread}"),
             _ => format!("{what} of thread {thread} ({name})"),
         };

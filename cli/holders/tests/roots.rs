@@ -8,7 +8,7 @@ use culeak::snapshot::{Class, HolderPath, Holders};
 use culeak_holders::source::Source;
 use culeak_holders::source::copied::MemoryCopy;
 use culeak_holders::source::live::Process;
-use culeak_holders::{Block, Options, search};
+use culeak_holders::{Block, Error, Options, search};
 
 /// A program that printed its blocks with what is expected of each, and waits.
 struct Program {
@@ -62,7 +62,7 @@ impl Program {
         })
     }
 
-    fn search_in(&self, search: impl Fn(&Process, &[Block]) -> std::io::Result<Holders>) -> Holders {
+    fn search_in(&self, search: impl Fn(&Process, &[Block]) -> Result<Holders, Error>) -> Holders {
         let process = Process::new(self.child.id()).expect("our child");
         // The stack of a thread that runs is searched as a whole.
         while process.threads().iter().any(|thread| thread.stack_pointer.is_none()) {
