@@ -164,15 +164,23 @@ fn cache_lists(copy: &Image, pages: &Pages, cache: u64) -> Option<Vec<(u64, Opti
 
 /// Removes the chunks of a list. Its links lead to the memory of a chunk, or `linked` bytes before it.
 fn remove_list(copy: &Image, pages: &mut Pages, head: u64, size: Option<u64>, linked: u64) {
+    const MOST: usize = 1 << 16;
+    let link = |at: u64, is_mangled: bool| copy.word(at) ^ if is_mangled { at >> 12 } else { 0 };
+    // A mangled link may be the address of another chunk, so the last one decides: it is 0. A torn list has none.
+    let ends = |is_mangled: &bool| {
+        let mut at = head;
+        let mut links = (0..MOST).map_while(|_| {
+            let next = is_listed(copy, pages, at, size).then(|| link(at, *is_mangled))?;
+            at = next.wrapping_add(linked);
+            Some(next)
+        });
+        links.any(|next| next == 0)
+    };
+    let is_mangled = [true, false].into_iter().find(ends);
     let mut at = head;
     while is_listed(copy, pages, at, size) && pages.remove(copy, at) {
-        let link = copy.word(at);
-        let plain = link.wrapping_add(linked);
-        at = if is_listed(copy, pages, plain, size) {
-            plain
-        } else {
-            (link ^ at >> 12).wrapping_add(linked)
-        };
+        let next = |is_mangled| link(at, is_mangled).wrapping_add(linked);
+        at = next(is_mangled.unwrap_or_else(|| !is_listed(copy, pages, next(false), size)));
     }
 }
 
