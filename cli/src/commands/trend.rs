@@ -65,7 +65,7 @@ fn of_job(
     unreadable: usize,
     form: Form,
 ) -> Result<ExitCode, Failure> {
-    // The job's rows are cut, not those of a process.
+    // Only the rows of the job are cut.
     let each = Options {
         top: None,
         min_bytes: 0,

@@ -203,7 +203,7 @@ fn destroyed(recording: &Recording, context: u16, before: u64) {
 /// still destroys them without an error when their context is gone.
 fn is_freed_with_context(of: &Attributes) -> bool {
     match of.kind {
-        // Not that of a pool, which has a stream.
+        // With a stream it is memory of a pool, which stays.
         Kind::HostPinned => of.flags & Attributes::HAS_STREAM == 0,
         Kind::Device
         | Kind::Pitched

@@ -149,7 +149,7 @@ pub fn gives_user_object(_: Api, real: impl FnOnce() -> i32, handle: impl Word, 
     give_up(Space::UserObject, handle.word(), count, real)
 }
 
-/// The program gives up references of what it counts them of. With the last one the object is no longer its own.
+/// The program gives up references. With the last one, the object or the opened memory is no longer its own.
 pub(super) fn give_up(space: Space, handle: u64, count: u32, real: impl FnOnce() -> i32) -> i32 {
     // The program may give up more than it has, which the driver refuses.
     let taken = Cell::new(0);

@@ -81,7 +81,7 @@ pub fn closes_ipc(_: Api, real: impl FnOnce() -> i32, address: u64) -> i32 {
     let flags = with_table(|_, table| Some(table.get(key(Space::Pointer, address))?.attributes.flags));
     match flags.is_some_and(|flags| flags & Attributes::COUNTS != 0) {
         true => give_up(Space::Pointer, address, 1, real),
-        // It was opened before the recording, or is none, which the driver refuses.
+        // It was opened before the recording, or it is other memory, which the driver refuses to close.
         false => frees_in(Space::Pointer, address, real),
     }
 }
